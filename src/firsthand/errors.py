@@ -1,0 +1,69 @@
+"""The tree of exceptions that a user of Firsthand can meet.
+
+Owns: which kinds of failure exist and whose fault each one is.
+May not know: HTTP status codes, exit codes (`server` and `cli` map the tree), any other module.
+Read next: `request.py`.
+
+    FirsthandError
+    ├── InvalidRequest          the caller's input; `field` names what to change
+    │   ├── ContextLengthExceeded
+    │   └── TemplateError       the chat template refused, or ran past its limits
+    ├── CapacityExceeded        ours: no room in a queue, in memory, in the cache
+    ├── ModelNotFound           no such name, folder, file or cached hub id
+    ├── DownloadFailed          a fetch that did not complete, or whose hash is wrong
+    ├── CheckpointError         a file that is not what it claims; `file` and `tensor` say where
+    ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
+    └── EngineError             our own fault; the request it names has ended
+"""
+
+from __future__ import annotations
+
+
+class FirsthandError(Exception):
+    """Base of everything raised on purpose; its text is fit to be shown to a user."""
+
+
+class InvalidRequest(FirsthandError):
+    """The caller's input breaks a rule. `field` is the name as the caller wrote it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and asked-for tokens do not fit the model's context."""
+
+
+class TemplateError(InvalidRequest):
+    """The chat template raised, or was stopped at its limit of time or size."""
+
+
+class CapacityExceeded(FirsthandError):
+    """We have no room now; the same request may succeed later."""
+
+
+class ModelNotFound(FirsthandError):
+    """Nothing on this machine answers to that name."""
+
+
+class DownloadFailed(FirsthandError):
+    """A download did not complete, or what arrived has the wrong hash."""
+
+
+class CheckpointError(FirsthandError):
+    """A model file is damaged, hostile or incomplete. Nothing of it has been used."""
+
+    def __init__(self, file: str, message: str, tensor: str | None = None) -> None:
+        where = f"{file}: tensor {tensor!r}" if tensor is not None else file
+        super().__init__(f"{where}: {message}")
+        self.file = file
+        self.tensor = tensor
+
+
+class UnsupportedModel(FirsthandError):
+    """The model is well formed, but asks for something that we do not compute."""
+
+
+class EngineError(FirsthandError):
+    """A fault of our own. The engine lives on; the request has ended."""

@@ -1,0 +1,195 @@
+"""The nouns that cross thread and layer borders, all frozen.
+
+Owns: what a request asks for, and what comes back for each token.
+May not know: text (that is `generation`), progress (that is `scheduling`), arrays, time sources.
+Read next: `scheduling/plan.py`, the values of one step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from firsthand.errors import InvalidRequest
+
+MAX_LOGPROBS = 20
+MAX_TOP_K = 1_000_000
+MAX_SEED = 2**64 - 1
+MAX_BIASED_TOKENS = 1024
+MAX_STOP_IDS = 64
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. One exact reason each; `cause` of `Finish` adds the detail."""
+
+    END_TOKEN = "end_token"  # the model produced one of its end tokens
+    STOP_ID = "stop_id"  # a token id that the request listed
+    STOP_STRING = "stop_string"  # a text that the request listed (found by `generation`)
+    LENGTH = "length"  # max_tokens reached
+    CONTEXT = "context"  # the model's context is full
+    REPETITION = "repetition"  # the repetition guard saw the same run too often
+    CANCELLED = "cancelled"  # the user interrupted
+    ERROR = "error"  # a fault; `cause` says which
+
+    @property
+    def openai(self) -> str:
+        """The word that OpenAI's API has for this reason: `stop` or `length`."""
+        return "length" if self in (FinishReason.LENGTH, FinishReason.CONTEXT) else "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a sequence: the reason, and its detail (a token id, the stop string, an error)."""
+
+    reason: FinishReason
+    cause: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionGuard:
+    """End a sequence when its last `times` runs of up to `max_run` tokens are equal."""
+
+    max_run: int = 32
+    times: int = 8
+
+    def __post_init__(self) -> None:
+        _check_integer("repetition.max_run", self.max_run, 1, 1024)
+        _check_integer("repetition.times", self.times, 2, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How logits become a token. The order of the steps is stated in `engine/sampler.py`.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. Penalties are off at
+    1 (repetition) and 0 (presence, frequency). `logprobs` None is off, else how many
+    alternatives to report beside the chosen token.
+    Raises InvalidRequest, naming the field, on any value outside its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("temperature", self.temperature, 0.0, 100.0)
+        _check_integer("top_k", self.top_k, 0, MAX_TOP_K)
+        _check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        _check_number("min_p", self.min_p, 0.0, 1.0)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if len(self.logit_bias) > MAX_BIASED_TOKENS:
+            raise InvalidRequest("logit_bias", f"at most {MAX_BIASED_TOKENS} tokens")
+        seen = set()
+        for token_id, bias in self.logit_bias:
+            _check_integer("logit_bias", token_id, 0, 2**31 - 1)
+            _check_number("logit_bias", bias, -100.0, 100.0)
+            if token_id in seen:
+                raise InvalidRequest("logit_bias", f"token {token_id} is given twice")
+            seen.add(token_id)
+        if self.logprobs is not None:
+            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a penalty looks at the tokens so far."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """When a sequence ends. Stop strings are not here: they are text, and `generation` owns text.
+
+    `end_token_ids` are the model's own (ignored when `ignore_end` is set), `stop_token_ids` the
+    caller's. Neither ends a sequence before `min_tokens` new tokens.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    end_token_ids: frozenset[int] = frozenset()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_end: bool = False
+    repetition: RepetitionGuard | None = None
+
+    def __post_init__(self) -> None:
+        _check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        if len(self.stop_token_ids) > MAX_STOP_IDS:
+            raise InvalidRequest("stop_token_ids", f"at most {MAX_STOP_IDS} ids")
+        for token_id in self.stop_token_ids:
+            _check_integer("stop_token_ids", token_id, 0, 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to continue. `seed` has always a value here: `generation` draws one if the
+    caller gave none, so that every request can be repeated."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopRules
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.prompt_token_ids:
+            raise InvalidRequest("prompt", "must hold at least one token")
+        _check_integer("seed", self.seed, 0, MAX_SEED)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One new token of a request, or its end, or both.
+
+    `token_id` is None only when the sequence ends without a new token (cancelled, error).
+    `logprob` and `top_logprobs` are of the model's own distribution: before penalties, bias and
+    temperature. `at_s` is the engine's clock when the token was committed.
+    """
+
+    request_id: str
+    token_id: int | None
+    at_s: float
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request; a final end token counts as a completion token."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+def _check_number(
+    name: str, value: object, low: float, high: float, *, low_open: bool = False
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(name, f"must be a number, not {type(value).__name__}")
+    if not math.isfinite(value) or value > high or value < low or (low_open and value == low):
+        opening = "above" if low_open else "at least"
+        raise InvalidRequest(name, f"must be {opening} {low:g} and at most {high:g}, not {value!r}")
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(name, f"must be an integer, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise InvalidRequest(name, f"must be at least {low} and at most {high}, not {value}")

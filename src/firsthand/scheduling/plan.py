@@ -1,0 +1,74 @@
+"""The values of one step: what to compute, and what came of it. Frozen integers only.
+
+Owns: the seam between whoever decides (`scheduler.py`) and whatever computes (a `Runner`).
+May not know: arrays, bytes, layers, text, clocks.
+Read next: `scheduler.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firsthand.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Take the token at `position` of a sequence from the logits of the row before it.
+
+    The random number depends on (seed, position) alone. `history` are the sequence's known
+    tokens, the first `num_prompt_tokens` of them the prompt's; it is empty unless a penalty of
+    `sampling` looks at it. The runner keeps no state between steps, so none can leak.
+    """
+
+    sampling: SamplingParams
+    seed: int
+    position: int
+    history: tuple[int, ...] = ()
+    num_prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSlice:
+    """Compute `token_ids` of one sequence at positions start, start + 1, …
+
+    `block_ids` hold positions 0 … start + len(token_ids) − 1. `draw` is set when the slice ends
+    at the last known token, so that its last row's logits give the next one.
+    """
+
+    sequence_id: int
+    token_ids: tuple[int, ...]
+    start: int
+    block_ids: tuple[int, ...]
+    draw: Draw | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: slices in the order of admission; empty when there is nothing to do."""
+
+    slices: tuple[SequenceSlice, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(piece.token_ids) for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The token drawn for a sequence; logprobs only if asked for. `error` set: no token."""
+
+    sequence_id: int
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One `Drawn` per slice that had a `draw`, in the plan's order; times in milliseconds."""
+
+    drawn: tuple[Drawn, ...]
+    forward_ms: float
+    sample_ms: float
