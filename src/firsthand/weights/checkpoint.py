@@ -1,0 +1,89 @@
+"""What a checkpoint is to the rest of the house: names, shapes, kinds and raw bytes.
+
+Owns: the interface that the readers of every file form share, and what a model asks of it.
+May not know: any one file form, number formats, architectures.
+Read next: `safetensors.py`, `gguf.py` (readers), `loading.py` (from bytes to weights).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a file. `shape` has the outermost dimension first: a matrix is (N, K).
+
+    `kind` is the file's own word in capitals: F32, F16, BF16, Q4_1, Q6_K, …
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    num_bytes: int
+    file: str
+    offset: int  # of the first byte, from the beginning of `file`
+
+    @property
+    def num_elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class Checkpoint(Protocol):
+    """An opened model: checked whole before the first byte of a tensor is used.
+
+    `config` is config.json's content for a folder, empty for GGUF. `metadata` is the file's own
+    key/value table (GGUF keys as they stand; safetensors' `__metadata__`).
+    """
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def form(self) -> Literal["safetensors", "gguf"]: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The tensor's bytes as a read-only view of the memory map."""
+
+    def release(self, name: str) -> None:
+        """Give the tensor's resident pages back; reading it again is allowed."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor that a model asks for, under its canonical (Hugging Face) name.
+
+    `rope_heads` is set on query and key projections (and their biases): GGUF files of the llama
+    family store those rows pairwise interleaved within each head, and the loader must undo it.
+    `tied_to`: when the checkpoint has no such tensor, or has it at the same bytes as the named
+    one, it is that one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    optional: bool = False
+    rope_heads: int | None = None
+    tied_to: str | None = None
+
+
+class WeightSink(Protocol):
+    """Whoever takes the weights (an executor)."""
+
+    def load_weight(self, source: Any) -> None: ...
+    def load_vector(self, name: str, values: NDArray[np.float32]) -> None: ...
+    def alias(self, name: str, target: str) -> None: ...
