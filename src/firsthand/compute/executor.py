@@ -1,0 +1,78 @@
+"""What an executor is: it holds weights in its own form and runs the model over a batch.
+
+Owns: the interface that the engine's runner sees.
+May not know: the engine, scheduling, files.
+Read next: `torch/executor.py` (the reference) and `native/executor.py` (the default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firsthand.compute.batch import FlatBatch
+from firsthand.compute.ops import Ops
+from firsthand.kvcache.store import KVStore
+from firsthand.quant.formats import WeightSource
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProgram:
+    """A model as an executor needs it: its text, and the numbers that size things.
+
+    `forward(ops)` is the model file's function with its spec bound; it returns the logits (L, V).
+    """
+
+    forward: Callable[[Ops[Any]], Any]
+    vocab_size: int
+    width: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    inverse_frequencies: tuple[float, ...]
+    attention_factor: float
+    context_length: int  # positions 0 … context_length − 1 can occur
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """One operator of a traced step: what it was, the shape of its result, time, bytes read."""
+
+    name: str
+    detail: str
+    shape: tuple[int, ...]
+    ms: float
+    num_bytes: int
+
+
+class Executor(Protocol):
+    """Weights first (`load_weight`, `load_vector`, `alias`), then `prepare`, then `run`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def load_weight(self, source: WeightSource) -> None:
+        """Take a matrix, block by block, into the executor's own form; then release the source."""
+
+    def load_vector(self, name: str, values: NDArray[np.float32]) -> None:
+        """Take a gain or a bias (N,)."""
+
+    def alias(self, name: str, target: str) -> None:
+        """Let `name` mean the already loaded `target`: a tied tensor, held once."""
+
+    def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None:
+        """Called once after the last weight; sizes are limits on every later batch."""
+
+    def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
+        """(L, V) logits; valid until the next call."""
+
+    def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
+        """As `run`, with one entry per operator in order of execution. Same bits, slower."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes held, by purpose: `weights`, `scratch`, `tables`."""

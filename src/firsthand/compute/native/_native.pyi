@@ -1,0 +1,119 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+def isa(forced: str = "") -> str: ...
+
+class PackedWeight:
+    def __init__(
+        self,
+        kind: str,
+        n: int,
+        k: int,
+        group: int = 0,
+        half_scales: bool = False,
+        has_minimum: bool = False,
+        zero: int = 0,
+    ) -> None: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+    def fill_float(self, row0: int, values: NDArray[Any]) -> None: ...
+    def fill_channel(self, row0: int, codes: NDArray[np.int8], scales: Floats) -> None: ...
+    def fill_grouped(
+        self,
+        row0: int,
+        codes: NDArray[Any],
+        scales: NDArray[Any],
+        minima: NDArray[Any] | None,
+    ) -> None: ...
+    def decode_rows(self, rows: NDArray[np.int32], out: Floats, isa: str = "") -> None: ...
+
+class Threads:
+    def __init__(self, count: int) -> None: ...
+    @property
+    def count(self) -> int: ...
+
+class Plan:
+    def __init__(
+        self,
+        max_tokens: int,
+        max_logit_rows: int,
+        vocab: int,
+        head_size: int,
+        cosine: Floats,
+        sine: Floats,
+        threads: Threads,
+        isa: str = "",
+    ) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+    def add_buffer(self, offset: int, width: int) -> int: ...
+    def embed(self, table: PackedWeight, out: int) -> None: ...
+    def norm(self, x: int, gain: Floats, eps: float, out: int) -> None: ...
+    def linear(
+        self,
+        x: int,
+        weights: Sequence[PackedWeight],
+        biases: Sequence[Floats | None],
+        outs: Sequence[int],
+        residual: int = -1,
+        gain: Floats | None = None,
+        eps: float = 0.0,
+        gated: str = "",
+        logits: bool = False,
+    ) -> None: ...
+    def rope(self, x: int, heads: int, out: int) -> None: ...
+    def store(self, layer: int, k: int, v: int, rotate: bool = False) -> None: ...
+    def attend(self, layer: int, q: int, out: int, heads: int, rotate: bool = False) -> None: ...
+    def activation(self, gate: int, up: int, out: int, kind: str) -> None: ...
+    def add(self, x: int, y: int, out: int) -> None: ...
+    def finish(self) -> None: ...
+    def bind_store(
+        self, keys: Sequence[NDArray[Any]], values: Sequence[NDArray[Any]], head_size: int
+    ) -> None: ...
+    def run(
+        self,
+        token_ids: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        row_starts: NDArray[np.int32],
+        block_starts: NDArray[np.int64],
+        block_size: int,
+        logit_rows: NDArray[np.int32],
+        trace: bool = False,
+    ) -> tuple[Floats, list[float]]: ...
+
+# The sampler (bind_sampler.cpp). `settings` is (temperature, top_k, top_p, min_p,
+# repetition_penalty, presence_penalty, frequency_penalty); logits are (V,).
+def sample_row(
+    logits: Floats,
+    settings: tuple[float, int, float, float, float, float, float],
+    logit_bias: tuple[tuple[int, float], ...],
+    history: tuple[int, ...],
+    num_prompt_tokens: int,
+    seed: int,
+    position: int,
+    num_logprobs: int,
+) -> tuple[int, float | None, tuple[tuple[int, float], ...], str | None]: ...
+def row_masses(
+    logits: Floats,
+    settings: tuple[float, int, float, float, float, float, float],
+    logit_bias: tuple[tuple[int, float], ...],
+    history: tuple[int, ...],
+    num_prompt_tokens: int,
+) -> list[int]: ...
+def philox4x32(counter: Sequence[int], key: Sequence[int]) -> list[int]: ...
+def random_bits(seed: int, position: int) -> int: ...
+def exp_nonpositive(x: float) -> float: ...
+def natural_log(x: float) -> float: ...

@@ -1,0 +1,142 @@
+// What the kernels are called with: plain structs, and one table of functions per instruction set.
+//
+// Owns: the border between the plan (who decides what runs) and the kernels (who compute).
+// May not know: Python, threads.
+// Read next: weight.hpp, plan.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "weight.hpp"
+
+namespace firsthand {
+
+// The largest head size: kernels keep one head on the stack.
+constexpr int kMaxHead = 512;
+
+// Rows prepared for linear steps. Format-independent, so that several weights share them:
+//   q  (rows, stride) int16: x rounded to round(x / scale), |q| ≤ 32767, zero beyond K
+//   scale (rows) float32: max|x| / 32767
+//   sums (rows, stride / 16) int32: sums of q over 16 at a time, for minima and zero points
+//   f  (rows, stride) float32: the (normalised) row itself, for float weights
+struct Prepared {
+  int16_t* q;
+  float* scale;
+  int32_t* sums;
+  float* f;
+  int64_t stride;
+};
+
+struct PrepareCall {
+  const float* x;           // (rows of the value, k)
+  int64_t k;
+  const int32_t* row_of;    // which row of x is row r; null: r itself
+  const float* gain;        // (k) when a norm comes first, else null
+  float eps;
+  bool want_integers;
+  bool want_floats;
+  Prepared out;
+};
+
+enum class Activation : int32_t { none, silu, gelu_tanh };
+
+struct LinearCall {
+  const PackedWeight* weight;
+  const PackedWeight* up;   // gated: out = act(x·weightᵀ) · (x·upᵀ)
+  const float* bias;        // (n) or null
+  const float* up_bias;
+  const float* residual;    // (rows, n) or null; may be `out` itself
+  float* out;               // (rows, n)
+  Activation activation;
+  Prepared x;
+  int64_t rows;
+};
+
+struct RopeTable {
+  const float* cosine;      // (positions, d / 2), attention factor included
+  const float* sine;
+  int32_t d;
+};
+
+struct RopeCall {
+  const float* x;           // (rows, heads · d)
+  float* out;               // may be x
+  const int32_t* positions;
+  int32_t heads;
+  RopeTable table;
+};
+
+struct Cache {
+  void* keys;               // (slots, g, d) of float16 or float32
+  void* values;
+  bool half;
+  int32_t g, d;
+};
+
+struct StoreCall {
+  const float* k;           // (rows, g · d)
+  const float* v;
+  const int32_t* positions;
+  const int64_t* slots;     // (rows)
+  bool rotate;              // rope fused into the store
+  RopeTable table;
+  Cache cache;
+};
+
+struct AttendCall {
+  const float* q;           // (rows, h · d)
+  float* out;               // (rows, h · d)
+  const int32_t* positions;
+  const int32_t* sequence_of;     // (rows)
+  const int64_t* block_starts;    // (sequences, max_blocks)
+  int64_t max_blocks, block_size;
+  int32_t h;
+  float scale;
+  bool rotate;
+  RopeTable table;
+  Cache cache;
+};
+
+struct NormCall {
+  const float* x;
+  const float* gain;
+  float* out;
+  int64_t k;
+  float eps;
+};
+
+struct ActivationCall {
+  const float* gate;
+  const float* up;
+  float* out;
+  Activation kind;
+};
+
+struct EmbedCall {
+  const PackedWeight* table;
+  const int32_t* token_ids;
+  float* out;
+};
+
+// Every function computes items begin…end − 1 of its call; what an item is stands beside it.
+struct Kernels {
+  const char* name;
+  void (*prepare)(const PrepareCall&, int64_t begin, int64_t end);      // rows
+  void (*linear)(const LinearCall&, int64_t begin, int64_t end);        // panels of 16 outputs
+  void (*embed)(const EmbedCall&, int64_t begin, int64_t end);          // rows
+  void (*norm)(const NormCall&, int64_t begin, int64_t end);            // rows
+  void (*rope)(const RopeCall&, int64_t begin, int64_t end);            // rows
+  void (*store)(const StoreCall&, int64_t begin, int64_t end);          // rows
+  void (*attend)(const AttendCall&, int64_t begin, int64_t end);        // row · g + key/value head
+  void (*activation)(const ActivationCall&, int64_t begin, int64_t end);  // elements / 16
+  void (*add)(const float* x, const float* y, float* out, int64_t begin, int64_t end);  // as above
+};
+
+namespace portable { extern const Kernels kernels; }
+namespace avx2 { extern const Kernels kernels; }
+namespace avx512 { extern const Kernels kernels; }
+
+// The fastest table that this machine runs; `forced` names one instead (throws if it cannot run).
+const Kernels& choose_kernels(const char* forced);
+
+}  // namespace firsthand

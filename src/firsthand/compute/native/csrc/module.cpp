@@ -1,0 +1,245 @@
+// The border to Python: types and arrays are checked here, nothing is computed here.
+//
+// Owns: the names that native/executor.py calls. The interpreter lock is released while a plan
+// runs and while a weight is packed.
+// Read next: ../executor.py, plan.hpp.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "plan.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace firsthand;
+
+void bind_sampler(nb::module_& m);
+
+namespace {
+
+template <class T, int D>
+using In = nb::ndarray<const T, nb::ndim<D>, nb::c_contig, nb::device::cpu>;
+using AnyMatrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using AnyCache = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+Vector padded(const std::optional<In<float, 1>>& values) {
+  if (!values) return {};
+  Vector copy((values->shape(0) + 15) / 16 * 16, 0.0f);
+  std::copy(values->data(), values->data() + values->shape(0), copy.begin());
+  return copy;
+}
+
+Activation activation_of(const std::string& name) {
+  if (name.empty()) return Activation::none;
+  if (name == "silu") return Activation::silu;
+  if (name == "gelu_tanh") return Activation::gelu_tanh;
+  throw std::invalid_argument("no such activation: " + name);
+}
+
+Kind kind_of(const std::string& name) {
+  const std::pair<const char*, Kind> kinds[] = {
+      {"float32", Kind::float32}, {"float16", Kind::float16},   {"bfloat16", Kind::bfloat16},
+      {"channel", Kind::channel}, {"grouped8", Kind::grouped8}, {"grouped4", Kind::grouped4}};
+  for (const auto& [text, kind] : kinds)
+    if (name == text) return kind;
+  throw std::invalid_argument("no such format: " + name);
+}
+
+void check_rows(const PackedWeight& w, int64_t row0, const AnyMatrix& values) {
+  const auto rows = static_cast<int64_t>(values.shape(0));
+  require(row0 >= 0 && rows <= w.n && row0 <= w.n - rows, "rows outside the weight");
+  require(static_cast<int64_t>(values.shape(1)) == w.k, "row of wrong length");
+}
+
+void fill_float(PackedWeight& w, int64_t row0, const AnyMatrix& values) {
+  check_rows(w, row0, values);
+  require(w.is_float() && values.itemsize() == (w.kind == Kind::float32 ? 4u : 2u),
+          "values do not fit the format");
+  const nb::gil_scoped_release release;
+  w.fill_float(row0, static_cast<int64_t>(values.shape(0)), values.data());
+}
+
+void fill_channel(PackedWeight& w, int64_t row0, const AnyMatrix& codes,
+                  const In<float, 1>& scales) {
+  check_rows(w, row0, codes);
+  require(w.kind == Kind::channel && codes.itemsize() == 1 && scales.shape(0) == codes.shape(0),
+          "codes or scales do not fit the format");
+  const nb::gil_scoped_release release;
+  w.fill_channel(row0, static_cast<int64_t>(codes.shape(0)),
+                 static_cast<const int8_t*>(codes.data()), scales.data());
+}
+
+void fill_grouped(PackedWeight& w, int64_t row0, const AnyMatrix& codes, const AnyMatrix& scales,
+                  const std::optional<AnyMatrix>& minima) {
+  check_rows(w, row0, codes);
+  const size_t scale_bytes = w.half_scales ? 2 : 4;
+  const auto fits = [&](const AnyMatrix& a) {
+    return a.itemsize() == scale_bytes && a.shape(0) == codes.shape(0) &&
+           static_cast<int64_t>(a.shape(1)) == w.num_groups;
+  };
+  require((w.kind == Kind::grouped8 || w.kind == Kind::grouped4) && codes.itemsize() == 1 &&
+              fits(scales) && w.has_minimum == minima.has_value() && (!minima || fits(*minima)),
+          "codes, scales or minima do not fit the format");
+  const nb::gil_scoped_release release;
+  w.fill_grouped(row0, static_cast<int64_t>(codes.shape(0)),
+                 static_cast<const uint8_t*>(codes.data()), scales.data(),
+                 minima ? minima->data() : nullptr);
+}
+
+void decode_rows(const PackedWeight& w, const In<int32_t, 1>& rows,
+                 nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> out,
+                 const std::string& isa) {
+  require(out.shape(0) == rows.shape(0) && static_cast<int64_t>(out.shape(1)) == w.k,
+          "out must be (rows, k)");
+  for (size_t i = 0; i < rows.shape(0); ++i)
+    require(rows.data()[i] >= 0 && rows.data()[i] < w.n, "row out of range");
+  const EmbedCall call{&w, rows.data(), out.data()};
+  choose_kernels(isa.c_str()).embed(call, 0, static_cast<int64_t>(rows.shape(0)));
+}
+
+void bind_store(Plan& plan, const std::vector<AnyCache>& keys, const std::vector<AnyCache>& values,
+                int d) {
+  require(!keys.empty() && keys.size() == values.size(), "store: keys and values for each layer");
+  const size_t size = keys[0].itemsize();
+  require(size == 2 || size == 4, "store: float16 or float32");
+  std::vector<void*> key_data, value_data;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (const AnyCache& array : {keys[i], values[i]})
+      require(array.itemsize() == size && array.shape(0) == keys[0].shape(0) &&
+                  array.shape(1) == keys[0].shape(1) && static_cast<int>(array.shape(2)) == d,
+              "store: layers differ in shape or type");
+    key_data.push_back(keys[i].data());
+    value_data.push_back(values[i].data());
+  }
+  plan.bind_store(std::move(key_data), std::move(value_data), size == 2,
+                  static_cast<int>(keys[0].shape(1)), static_cast<int64_t>(keys[0].shape(0)));
+}
+
+using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
+
+std::pair<Logits, std::vector<double>> run(nb::handle_t<Plan> self, const In<int32_t, 1>& token_ids,
+                                           const In<int32_t, 1>& positions,
+                                           const In<int32_t, 1>& row_starts,
+                                           const In<int64_t, 2>& block_starts, int64_t block_size,
+                                           const In<int32_t, 1>& logit_rows, bool trace) {
+  Plan& plan = nb::cast<Plan&>(self);
+  require(row_starts.shape(0) >= 2 && positions.shape(0) == token_ids.shape(0) &&
+              block_starts.shape(0) + 1 == row_starts.shape(0),
+          "batch: arrays differ in length");
+  const Batch batch{token_ids.data(), positions.data(), row_starts.data(), block_starts.data(),
+                    logit_rows.data(), static_cast<int64_t>(token_ids.shape(0)),
+                    static_cast<int64_t>(row_starts.shape(0)) - 1,
+                    static_cast<int64_t>(block_starts.shape(1)), block_size,
+                    static_cast<int64_t>(logit_rows.shape(0))};
+  std::vector<double> times;
+  const float* logits;
+  {
+    const nb::gil_scoped_release release;
+    logits = plan.run(batch, trace ? &times : nullptr);
+  }
+  const size_t shape[2] = {logit_rows.shape(0), static_cast<size_t>(plan.vocab())};
+  return {Logits(logits, 2, shape, self), std::move(times)};
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels, plan and sampler of the native executor.";
+  m.def("isa", [](const std::string& forced) { return choose_kernels(forced.c_str()).name; },
+        "forced"_a = "");
+
+  nb::class_<PackedWeight>(m, "PackedWeight")
+      .def("__init__",
+           [](PackedWeight* self, const std::string& kind, int64_t n, int64_t k, int64_t group,
+              bool half_scales, bool has_minimum, int32_t zero) {
+             new (self) PackedWeight(kind_of(kind), n, k, group, half_scales, has_minimum, zero);
+           },
+           "kind"_a, "n"_a, "k"_a, "group"_a = 0, "half_scales"_a = false, "has_minimum"_a = false,
+           "zero"_a = 0)
+      .def_prop_ro("n", [](const PackedWeight& w) { return w.n; })
+      .def_prop_ro("k", [](const PackedWeight& w) { return w.k; })
+      .def_prop_ro("num_bytes", &PackedWeight::held_bytes)
+      .def("fill_float", &fill_float, "row0"_a, "values"_a)
+      .def("fill_channel", &fill_channel, "row0"_a, "codes"_a, "scales"_a)
+      .def("fill_grouped", &fill_grouped, "row0"_a, "codes"_a, "scales"_a, "minima"_a.none())
+      .def("decode_rows", &decode_rows, "rows"_a, "out"_a, "isa"_a = "");
+
+  nb::class_<Threads>(m, "Threads")
+      .def(nb::init<int>(), "count"_a)
+      .def_prop_ro("count", &Threads::count);
+
+  nb::class_<Plan>(m, "Plan")
+      .def("__init__",
+           [](Plan* self, int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int head_size,
+              const In<float, 2>& cosine, const In<float, 2>& sine,
+              std::shared_ptr<Threads> threads, const std::string& isa) {
+             require(cosine.shape(0) == sine.shape(0) && cosine.shape(1) == sine.shape(1) &&
+                         2 * static_cast<int>(cosine.shape(1)) == head_size,
+                     "rope table: (positions, head_size / 2)");
+             new (self) Plan(max_tokens, max_logit_rows, vocab, head_size,
+                             static_cast<int64_t>(cosine.shape(0)), cosine.data(), sine.data(),
+                             std::move(threads), choose_kernels(isa.c_str()));
+           },
+           "max_tokens"_a, "max_logit_rows"_a, "vocab"_a, "head_size"_a, "cosine"_a, "sine"_a,
+           "threads"_a, "isa"_a = "")
+      .def_prop_ro("isa", &Plan::isa)
+      .def_prop_ro("threads", &Plan::threads)
+      .def_prop_ro("scratch_bytes", &Plan::scratch_bytes)
+      .def("add_buffer", &Plan::add_buffer, "offset"_a, "width"_a)
+      .def("embed", [](Plan& p, WeightRef table, int out) { p.add_step(EmbedStep{table, out}); },
+           "table"_a, "out"_a)
+      .def("norm",
+           [](Plan& p, int x, const In<float, 1>& gain, float eps, int out) {
+             p.add_step(NormStep{x, padded(gain), eps, out});
+           },
+           "x"_a, "gain"_a, "eps"_a, "out"_a)
+      .def("linear",
+           [](Plan& p, int x, std::vector<WeightRef> weights,
+              const std::vector<std::optional<In<float, 1>>>& biases, std::vector<int> outs,
+              int residual, const std::optional<In<float, 1>>& gain, float eps,
+              const std::string& gated, bool logits) {
+             std::vector<Vector> bias;
+             for (const auto& b : biases) bias.push_back(padded(b));
+             p.add_step(LinearStep{x, std::move(weights), std::move(bias), std::move(outs), residual,
+                                   padded(gain), eps, activation_of(gated), logits});
+           },
+           "x"_a, "weights"_a, "biases"_a, "outs"_a, "residual"_a = -1, "gain"_a.none() = nb::none(),
+           "eps"_a = 0.0f, "gated"_a = "", "logits"_a = false)
+      .def("rope", [](Plan& p, int x, int heads, int out) { p.add_step(RopeStep{x, heads, out}); },
+           "x"_a, "heads"_a, "out"_a)
+      .def("store",
+           [](Plan& p, int layer, int k, int v, bool rotate) {
+             p.add_step(StoreStep{layer, k, v, rotate});
+           },
+           "layer"_a, "k"_a, "v"_a, "rotate"_a = false)
+      .def("attend",
+           [](Plan& p, int layer, int q, int out, int heads, bool rotate) {
+             p.add_step(AttendStep{layer, q, out, heads, rotate});
+           },
+           "layer"_a, "q"_a, "out"_a, "heads"_a, "rotate"_a = false)
+      .def("activation",
+           [](Plan& p, int gate, int up, int out, const std::string& kind) {
+             p.add_step(ActivationStep{gate, up, out, activation_of(kind)});
+           },
+           "gate"_a, "up"_a, "out"_a, "kind"_a)
+      .def("add", [](Plan& p, int x, int y, int out) { p.add_step(AddStep{x, y, out}); }, "x"_a,
+           "y"_a, "out"_a)
+      .def("finish", &Plan::finish)
+      .def("bind_store", &bind_store, "keys"_a, "values"_a, "head_size"_a)
+      .def("run", &run, "token_ids"_a, "positions"_a, "row_starts"_a, "block_starts"_a,
+           "block_size"_a, "logit_rows"_a, "trace"_a = false);
+
+  bind_sampler(m);
+}

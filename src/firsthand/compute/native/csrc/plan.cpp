@@ -1,0 +1,235 @@
+// Replaying a plan: each step is one or two calls of a kernel, shared out to the threads.
+#include "plan.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <stdexcept>
+
+namespace firsthand {
+
+namespace {
+
+constexpr int64_t kSlack = 64;  // floats that a vector access may touch beyond the last row
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+int64_t padded_columns(const PackedWeight& w) {
+  const int64_t unit = w.kind == Kind::grouped8 || w.kind == Kind::grouped4 ? w.group : 16;
+  return (w.k + unit - 1) / unit * unit;
+}
+
+int64_t stride_of(const LinearStep& step) {
+  int64_t stride = 0;
+  for (const WeightRef& w : step.weights) stride = std::max(stride, padded_columns(*w));
+  return (stride + 15) / 16 * 16;
+}
+
+int64_t grain_of(int64_t items, int threads) {
+  return std::max<int64_t>(1, items / (int64_t{8} * threads));
+}
+
+}  // namespace
+
+Plan::Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int d, int64_t positions,
+           const float* cosine, const float* sine, std::shared_ptr<Threads> threads,
+           const Kernels& kernels)
+    : max_tokens_(max_tokens), max_logit_rows_(max_logit_rows), vocab_(vocab),
+      positions_(positions), d_(d), threads_(std::move(threads)), kernels_(kernels) {
+  require(max_tokens > 0 && max_logit_rows > 0 && vocab > 0 && positions > 0, "sizes must be above 0");
+  require(d > 0 && d % 2 == 0 && d <= kMaxHead, "head size must be even and at most 512");
+  const size_t count = static_cast<size_t>(positions * (d / 2));
+  cosine_.assign(cosine, cosine + count);
+  sine_.assign(sine, sine + count);
+}
+
+int Plan::add_buffer(int64_t offset, int64_t width) {
+  require(!finished_, "the plan is finished");
+  require(offset >= 0 && width > 0, "bad buffer");
+  scratch_floats_ = std::max(scratch_floats_, offset + max_tokens_ * width + kSlack);
+  buffers_.push_back({offset, width});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+void Plan::add_step(Step step) {
+  require(!finished_, "the plan is finished");
+  if (const auto* linear = std::get_if<LinearStep>(&step)) {
+    require(!linear->weights.empty() && linear->weights.size() == linear->biases.size(),
+            "linear: one bias entry per weight");
+    for (const WeightRef& w : linear->weights)
+      require(w->k == width(linear->x), "linear: the weight's columns differ from the row's width");
+    const size_t wanted = linear->logits                            ? 0
+                          : linear->gated != Activation::none ? 1
+                                                                    : linear->weights.size();
+    require(linear->outs.size() == wanted, "linear: wrong number of results");
+    for (size_t i = 0; i < wanted; ++i)
+      require(linear->weights[i]->n == width(linear->outs[i]), "linear: result of wrong width");
+    require(!linear->logits || linear->weights[0]->n == vocab_, "head: rows differ from vocabulary");
+    max_stride_ = std::max(max_stride_, stride_of(*linear));
+  }
+  steps_.push_back(std::move(step));
+}
+
+void Plan::finish() {
+  require(!finished_, "the plan is finished");
+  finished_ = true;
+  const auto size = [](int64_t count) { return static_cast<size_t>(count); };
+  const int64_t rows = std::max(max_tokens_, max_logit_rows_);
+  scratch_.assign(size(scratch_floats_), 0.0f);
+  logits_.assign(size(max_logit_rows_ * vocab_ + kSlack), 0.0f);
+  prepared_scale_.assign(size(rows), 0.0f);
+  prepared_f_.assign(size(rows * max_stride_ + kSlack), 0.0f);
+  prepared_q_.assign(size(rows * max_stride_ + kSlack), 0);
+  prepared_sums_.assign(size(rows * max_stride_ / 16 + kSlack), 0);
+  sequence_of_.assign(size(max_tokens_), 0);
+  slots_.assign(size(max_tokens_), 0);
+}
+
+void Plan::bind_store(std::vector<void*> keys, std::vector<void*> values, bool half, int g,
+                      int64_t slots) {
+  require(keys.size() == values.size() && g > 0 && slots > 0, "store: bad shape");
+  keys_ = std::move(keys);
+  values_ = std::move(values);
+  half_ = half;
+  g_ = g;
+  num_slots_ = slots;
+}
+
+Cache Plan::cache(int layer) const {
+  const size_t i = static_cast<size_t>(layer);
+  return {keys_.at(i), values_.at(i), half_, g_, d_};
+}
+
+int64_t Plan::scratch_bytes() const {
+  return static_cast<int64_t>(4 * (scratch_.size() + logits_.size() + prepared_scale_.size() +
+                                   prepared_f_.size() + prepared_sums_.size() +
+                                   sequence_of_.size() + cosine_.size() + sine_.size()) +
+                              2 * prepared_q_.size() + 8 * slots_.size());
+}
+
+void Plan::check(const Batch& b) const {
+  require(finished_, "the plan is not finished");
+  require(!keys_.empty(), "no store is bound");
+  require(b.num_tokens > 0 && b.num_tokens <= max_tokens_, "batch: too many tokens, or none");
+  require(b.num_logit_rows >= 0 && b.num_logit_rows <= max_logit_rows_, "batch: too many logit rows");
+  require(b.num_sequences > 0 && b.row_starts[0] == 0 &&
+              b.row_starts[b.num_sequences] == b.num_tokens,
+          "batch: row_starts must run from 0 to the number of tokens");
+  for (int64_t s = 0; s < b.num_sequences; ++s)
+    require(b.row_starts[s] < b.row_starts[s + 1], "batch: row_starts must rise");
+  for (int64_t r = 0; r < b.num_tokens; ++r) {
+    require(b.token_ids[r] >= 0 && b.token_ids[r] < vocab_, "batch: token id out of range");
+    require(b.positions[r] >= 0 && b.positions[r] < positions_, "batch: position out of range");
+  }
+  for (int64_t i = 0; i < b.num_logit_rows; ++i)
+    require(b.logit_rows[i] >= 0 && b.logit_rows[i] < b.num_tokens, "batch: logit row out of range");
+  require(b.block_size > 0, "batch: block size must be above 0");
+  for (int64_t s = 0; s < b.num_sequences; ++s) {
+    const int64_t last = b.positions[b.row_starts[s + 1] - 1];
+    const int64_t blocks = last / b.block_size + 1;
+    require(blocks <= b.max_blocks, "batch: a sequence has too few blocks");
+    for (int64_t i = 0; i < blocks; ++i) {
+      const int64_t used = i + 1 < blocks ? b.block_size : last % b.block_size + 1;
+      const int64_t start = b.block_starts[s * b.max_blocks + i];
+      require(start >= 0 && start <= num_slots_ - used, "batch: a block lies outside the store");
+    }
+    for (int64_t r = b.row_starts[s] + 1; r < b.row_starts[s + 1]; ++r)
+      require(b.positions[r] == b.positions[r - 1] + 1, "batch: positions must be consecutive");
+  }
+}
+
+// The sequence and the store slot of each row.
+void Plan::locate(const Batch& b) {
+  for (int64_t s = 0; s < b.num_sequences; ++s)
+    for (int64_t r = b.row_starts[s]; r < b.row_starts[s + 1]; ++r) {
+      const int64_t position = b.positions[r];
+      sequence_of_[static_cast<size_t>(r)] = static_cast<int32_t>(s);
+      slots_[static_cast<size_t>(r)] =
+          b.block_starts[s * b.max_blocks + position / b.block_size] + position % b.block_size;
+    }
+}
+
+void Plan::run_step(const EmbedStep& s, const Batch& b) {
+  const EmbedCall call{s.table.get(), b.token_ids, at(s.out)};
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.embed(call, i, j); });
+}
+
+void Plan::run_step(const NormStep& s, const Batch& b) {
+  const NormCall call{at(s.x), s.gain.data(), at(s.out), width(s.x), s.eps};
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.norm(call, i, j); });
+}
+
+void Plan::run_step(const LinearStep& s, const Batch& b) {
+  const int64_t rows = s.logits ? b.num_logit_rows : b.num_tokens;
+  if (rows == 0) return;
+  const Prepared prepared{prepared_q_.data(), prepared_scale_.data(), prepared_sums_.data(),
+                          prepared_f_.data(), stride_of(s)};
+  const auto is_float = [](const WeightRef& w) { return w->is_float(); };
+  const PrepareCall prepare{
+      at(s.x), width(s.x), s.logits ? b.logit_rows : nullptr,
+      s.gain.empty() ? nullptr : s.gain.data(), s.eps,
+      !std::all_of(s.weights.begin(), s.weights.end(), is_float),
+      std::any_of(s.weights.begin(), s.weights.end(), is_float), prepared};
+  threads_->run(rows, 4, [&](int64_t i, int64_t j) { kernels_.prepare(prepare, i, j); });
+
+  const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
+  const bool gated = s.gated != Activation::none;
+  for (size_t i = 0; i < (gated ? 1 : s.weights.size()); ++i) {
+    const LinearCall call{s.weights[i].get(), gated ? s.weights[1].get() : nullptr, bias(i),
+                          gated ? bias(1) : nullptr, s.residual < 0 ? nullptr : at(s.residual),
+                          s.logits ? logits_.data() : at(s.outs[i]), s.gated, prepared, rows};
+    const int64_t panels = s.weights[i]->num_panels();
+    threads_->run(panels, grain_of(panels, threads_->count()),
+                  [&](int64_t p, int64_t q) { kernels_.linear(call, p, q); });
+  }
+}
+
+void Plan::run_step(const RopeStep& s, const Batch& b) {
+  const RopeCall call{at(s.x), at(s.out), b.positions, s.heads, table()};
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.rope(call, i, j); });
+}
+
+void Plan::run_step(const StoreStep& s, const Batch& b) {
+  const StoreCall call{at(s.k), at(s.v), b.positions, slots_.data(), s.rotate, table(),
+                       cache(s.layer)};
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.store(call, i, j); });
+}
+
+void Plan::run_step(const AttendStep& s, const Batch& b) {
+  const AttendCall call{at(s.q), at(s.out), b.positions, sequence_of_.data(), b.block_starts,
+                        b.max_blocks, b.block_size, s.heads,
+                        1.0f / std::sqrt(static_cast<float>(d_)), s.rotate, table(),
+                        cache(s.layer)};
+  threads_->run(b.num_tokens * g_, 1, [&](int64_t i, int64_t j) { kernels_.attend(call, i, j); });
+}
+
+void Plan::run_step(const ActivationStep& s, const Batch& b) {
+  const ActivationCall call{at(s.gate), at(s.up), at(s.out), s.kind};
+  const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
+  threads_->run(lanes, 256, [&](int64_t i, int64_t j) { kernels_.activation(call, i, j); });
+}
+
+void Plan::run_step(const AddStep& s, const Batch& b) {
+  const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
+  threads_->run(lanes, 256, [&](int64_t i, int64_t j) {
+    kernels_.add(at(s.x), at(s.y), at(s.out), i, j);
+  });
+}
+
+const float* Plan::run(const Batch& batch, std::vector<double>* times) {
+  check(batch);
+  locate(batch);
+  const FlushDenormals flush;
+  using Clock = std::chrono::steady_clock;
+  for (const Step& step : steps_) {
+    const Clock::time_point start = times ? Clock::now() : Clock::time_point();
+    std::visit([&](const auto& s) { run_step(s, batch); }, step);
+    if (times)
+      times->push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  return logits_.data();
+}
+
+}  // namespace firsthand

@@ -1,0 +1,119 @@
+// A recorded model as a list of steps, replayed over a batch without Python.
+//
+// Owns: the steps, the scratch memory (laid out once, by whoever recorded them), the order of
+// execution, and how each step is split into items for the threads.
+// May not know: Python, models, who recorded the steps or which were fused.
+// Read next: kernels.hpp (what a step calls), module.cpp (the border to Python).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels.hpp"
+#include "threads.hpp"
+
+namespace firsthand {
+
+using WeightRef = std::shared_ptr<PackedWeight>;
+using Vector = std::vector<float>;  // a gain or a bias, padded to 16; empty: none
+
+// Buffers are named by their index; −1 is none.
+struct EmbedStep { WeightRef table; int out; };
+struct NormStep { int x; Vector gain; float eps; int out; };
+struct LinearStep {
+  int x;
+  std::vector<WeightRef> weights;
+  std::vector<Vector> biases;
+  std::vector<int> outs;       // one per weight; gated: one for both
+  int residual;
+  Vector gain;                 // a fused norm, else empty
+  float eps;
+  Activation gated;            // not none: weights are gate and up
+  bool logits;                 // only the rows whose logits are wanted, into the logits
+};
+struct RopeStep { int x; int heads; int out; };
+struct StoreStep { int layer; int k; int v; bool rotate; };
+struct AttendStep { int layer; int q; int out; int heads; bool rotate; };
+struct ActivationStep { int gate; int up; int out; Activation kind; };
+struct AddStep { int x; int y; int out; };
+using Step = std::variant<EmbedStep, NormStep, LinearStep, RopeStep, StoreStep, AttendStep,
+                          ActivationStep, AddStep>;
+
+// One step's work; arrays as in compute/batch.py.
+struct Batch {
+  const int32_t* token_ids;
+  const int32_t* positions;
+  const int32_t* row_starts;
+  const int64_t* block_starts;
+  const int32_t* logit_rows;
+  int64_t num_tokens, num_sequences, max_blocks, block_size, num_logit_rows;
+};
+
+class Plan {
+ public:
+  // cosine and sine are (positions, d / 2), copied.
+  Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int d, int64_t positions,
+       const float* cosine, const float* sine, std::shared_ptr<Threads> threads,
+       const Kernels& kernels);
+
+  int add_buffer(int64_t offset, int64_t width);
+  void add_step(Step step);  // throws std::invalid_argument when sizes do not fit
+  void finish();             // allocates the scratch; no allocation happens after it
+  void bind_store(std::vector<void*> keys, std::vector<void*> values, bool half, int g,
+                  int64_t slots);
+
+  // Returns the logits (num_logit_rows, vocab), valid until the next run. `times` gets one entry
+  // of milliseconds per step when it is not null. Throws std::invalid_argument before anything
+  // is computed when an index of the batch is out of range.
+  const float* run(const Batch& batch, std::vector<double>* times);
+
+  int64_t scratch_bytes() const;
+  int64_t vocab() const { return vocab_; }
+  const char* isa() const { return kernels_.name; }
+  int threads() const { return threads_->count(); }
+
+ private:
+  struct Buffer { int64_t offset, width; };
+
+  float* at(int buffer) { return scratch_.data() + buffers_[static_cast<size_t>(buffer)].offset; }
+  int64_t width(int buffer) const { return buffers_.at(static_cast<size_t>(buffer)).width; }
+  RopeTable table() const { return {cosine_.data(), sine_.data(), d_}; }
+  Cache cache(int layer) const;
+  void check(const Batch& batch) const;
+  void locate(const Batch& batch);
+
+  void run_step(const EmbedStep&, const Batch&);
+  void run_step(const NormStep&, const Batch&);
+  void run_step(const LinearStep&, const Batch&);
+  void run_step(const RopeStep&, const Batch&);
+  void run_step(const StoreStep&, const Batch&);
+  void run_step(const AttendStep&, const Batch&);
+  void run_step(const ActivationStep&, const Batch&);
+  void run_step(const AddStep&, const Batch&);
+
+  int64_t max_tokens_, max_logit_rows_, vocab_, positions_;
+  int d_;
+  Vector cosine_, sine_;
+  std::shared_ptr<Threads> threads_;
+  const Kernels& kernels_;
+
+  std::vector<Buffer> buffers_;
+  std::vector<Step> steps_;
+  int64_t scratch_floats_ = 0, max_stride_ = 0;
+  bool finished_ = false;
+
+  std::vector<float> scratch_, logits_, prepared_scale_, prepared_f_;
+  std::vector<int16_t> prepared_q_;
+  std::vector<int32_t> prepared_sums_, sequence_of_;
+  std::vector<int64_t> slots_;
+
+  std::vector<void*> keys_, values_;
+  bool half_ = false;
+  int g_ = 0;
+  int64_t num_slots_ = 0;
+};
+
+}  // namespace firsthand

@@ -1,0 +1,211 @@
+// Kernels that take one row at a time: norm, rounding of activations, rope, store, activation,
+// residual add, embedding.
+//
+// Owns: their formulas (each stated above its function; contracts in ops.py).
+// May not know: threads, the plan.
+// Limit that they meet: they touch each element once; memory of the caches, not arithmetic.
+// Read next: linear.hpp.
+#pragma once
+
+#include "kernels.hpp"
+#include "simd.hpp"
+
+namespace firsthand::FIRSTHAND_ISA {
+
+// Calls f(i, n) for i = 0, 16, … with n lanes valid: 16, and fewer at the tail.
+template <class F>
+inline void each_lanes(int64_t k, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= k; i += kLanes) f(i, kLanes);
+  if (i < k) f(i, static_cast<int>(k - i));
+}
+inline F32 load_n(const float* p, int n) { return n == kLanes ? load(p) : load_first(p, n); }
+inline void store_n(float* p, F32 a, int n) {
+  if (n == kLanes) store(p, a);
+  else store_first(p, a, n);
+}
+
+// y = (x · (1 / sqrt(mean(x²) + eps))) · gain. Padding lanes add 0 to the sum.
+inline void norm_row(const float* x, const float* gain, float* y, int64_t k, float eps) {
+  F32 squares = zero();
+  each_lanes(k, [&](int64_t i, int n) {
+    const F32 v = load_n(x + i, n);
+    squares = fma(v, v, squares);
+  });
+  const float inverse = 1.0f / std::sqrt(sum(squares) / static_cast<float>(k) + eps);
+  each_lanes(k, [&](int64_t i, int n) {
+    store_n(y + i, mul(mul(load_n(x + i, n), set1(inverse)), load_n(gain + i, n)), n);
+  });
+}
+
+inline void norm(const NormCall& c, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r)
+    norm_row(c.x + r * c.k, c.gain, c.out + r * c.k, c.k, c.eps);
+}
+
+// q = round(x · (32767 / max|x|)), scale = max|x| / 32767; a row of zeros has scale 0. A NaN or an
+// infinity anywhere makes the scale NaN, so that it reaches the logits and is seen there.
+inline void round_row(const float* x, int64_t k, const Prepared& out, int64_t r) {
+  F32 largest = zero(), poison = zero();
+  each_lanes(k, [&](int64_t i, int n) {
+    const F32 v = load_n(x + i, n);
+    largest = max(largest, abs(v));
+    poison = fma(v, zero(), poison);
+  });
+  const float peak = max_of(largest) + sum(poison);
+  const float to_code = peak > 0.0f ? 32767.0f / peak : 0.0f;
+  out.scale[r] = peak / 32767.0f;
+  int16_t* q = out.q + r * out.stride;
+  int32_t* sums = out.sums + r * (out.stride / 16);
+  // A tiny peak makes 32767 / peak infinite; such a row is below every float32 that matters.
+  const F32 factor = set1(std::isfinite(to_code) ? to_code : 0.0f);
+  each_lanes(k, [&](int64_t i, int n) { store_int16(q + i, mul(load_n(x + i, n), factor)); });
+  for (int64_t i = (k + 15) / 16 * 16; i < out.stride; i += 16) store_int16(q + i, zero());
+  for (int64_t i = 0; i < out.stride; i += 16) {
+    int32_t total = 0;
+    for (int j = 0; j < 16; ++j) total += q[i + j];
+    sums[i / 16] = total;
+  }
+}
+
+inline void prepare(const PrepareCall& c, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const float* x = c.x + (c.row_of ? c.row_of[r] : r) * c.k;
+    float* f = c.out.f + r * c.out.stride;
+    if (c.gain) {
+      norm_row(x, c.gain, f, c.k, c.eps);
+    } else if (c.want_floats) {
+      std::memcpy(f, x, sizeof(float) * static_cast<size_t>(c.k));
+    }
+    if (c.want_integers) round_row(c.gain ? f : x, c.k, c.out, r);
+  }
+}
+
+// (a, b) → (a·cos − b·sin, b·cos + a·sin) for the pairs (i, i + d/2) of one head.
+inline void rotate_head(const float* x, float* y, const float* cosine, const float* sine, int d) {
+  const int half = d / 2;
+  each_lanes(half, [&](int64_t i, int n) {
+    const F32 a = load_n(x + i, n), b = load_n(x + half + i, n);
+    const F32 c = load_n(cosine + i, n), s = load_n(sine + i, n);
+    store_n(y + i, sub(mul(a, c), mul(b, s)), n);
+    store_n(y + half + i, add(mul(b, c), mul(a, s)), n);
+  });
+}
+
+inline void rope(const RopeCall& c, int64_t begin, int64_t end) {
+  const int d = c.table.d;
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t at = static_cast<int64_t>(c.positions[r]) * (d / 2);
+    for (int h = 0; h < c.heads; ++h) {
+      const int64_t head = (r * c.heads + h) * d;
+      rotate_head(c.x + head, c.out + head, c.table.cosine + at, c.table.sine + at, d);
+    }
+  }
+}
+
+inline void write_slot(const float* x, void* cache, bool half, int64_t at, int64_t count) {
+  each_lanes(count, [&](int64_t i, int n) {
+    const F32 v = load_n(x + i, n);
+    if (half) {
+      auto* to = static_cast<uint16_t*>(cache) + at + i;
+      if (n == kLanes) store_half(to, v);
+      else store_half_first(to, v, n);
+    } else {
+      store_n(static_cast<float*>(cache) + at + i, v, n);
+    }
+  });
+}
+
+inline void store_rows(const StoreCall& c, int64_t begin, int64_t end) {
+  const int d = c.cache.d;
+  const int64_t width = static_cast<int64_t>(c.cache.g) * d;
+  float turned[kMaxHead];
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t slot = c.slots[r] * width;
+    const int64_t at = static_cast<int64_t>(c.positions[r]) * (d / 2);
+    for (int g = 0; g < c.cache.g; ++g) {
+      const float* k = c.k + r * width + g * d;
+      if (c.rotate) {
+        rotate_head(k, turned, c.table.cosine + at, c.table.sine + at, d);
+        k = turned;
+      }
+      write_slot(k, c.cache.keys, c.cache.half, slot + g * d, d);
+    }
+    write_slot(c.v + r * width, c.cache.values, c.cache.half, slot, width);
+  }
+}
+
+// tanh by way of exp: 1 − 2 / (e²ˣ + 1).
+inline F32 tanh(F32 x) {
+  return sub(set1(1.0f), div(set1(2.0f), add(exp(add(x, x)), set1(1.0f))));
+}
+
+// silu: x / (1 + e⁻ˣ). gelu_tanh: x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))), arXiv 1606.08415.
+inline F32 activate(F32 x, Activation kind) {
+  if (kind == Activation::silu) return div(x, add(set1(1.0f), exp(sub(zero(), x))));
+  const F32 cube = mul(mul(x, x), x);
+  const F32 inner = mul(set1(0.7978845608f), fma(set1(0.044715f), cube, x));
+  return mul(mul(set1(0.5f), x), add(set1(1.0f), tanh(inner)));
+}
+
+inline void activation(const ActivationCall& c, int64_t begin, int64_t end) {
+  for (int64_t i = begin * kLanes; i < end * kLanes; i += kLanes)
+    store(c.out + i, mul(activate(load(c.gate + i), c.kind), load(c.up + i)));
+}
+
+inline void add_rows(const float* x, const float* y, float* out, int64_t begin, int64_t end) {
+  for (int64_t i = begin * kLanes; i < end * kLanes; i += kLanes)
+    store(out + i, add(load(x + i), load(y + i)));
+}
+
+inline float scale_at(const uint8_t* p, int64_t lane, bool half) {
+  float lanes[kLanes];
+  if (half) store(lanes, load_half(reinterpret_cast<const uint16_t*>(p)));
+  else store(lanes, load(reinterpret_cast<const float*>(p)));
+  return lanes[lane];
+}
+
+// Row n as float32: scale · (code − zero), rounded, then + minimum, rounded.
+inline void decode_row(const PackedWeight& w, int64_t row, float* out) {
+  const uint8_t* panel = w.panel(row / kPanel);
+  const int64_t lane = row % kPanel;
+  if (w.is_float()) {
+    for (int64_t i = 0; i < w.k; ++i) {
+      float lanes[kLanes];
+      const uint8_t* p = panel + i * kPanel * (w.kind == Kind::float32 ? 4 : 2);
+      if (w.kind == Kind::float32) store(lanes, load(reinterpret_cast<const float*>(p)));
+      else if (w.kind == Kind::float16) store(lanes, load_half(reinterpret_cast<const uint16_t*>(p)));
+      else store(lanes, load_bfloat(reinterpret_cast<const uint16_t*>(p)));
+      out[i] = lanes[lane];
+    }
+    return;
+  }
+  const int64_t scale_bytes = w.half_scales ? 2 : 4;
+  for (int64_t g = 0; g < w.num_groups; ++g) {
+    const uint8_t* block = panel + g * w.group_bytes;
+    const uint8_t* tail = block + w.group * kPanel / (w.kind == Kind::grouped4 ? 2 : 1);
+    const float scale = w.kind == Kind::channel ? w.scales[static_cast<size_t>(row)]
+                                                : scale_at(tail, lane, w.half_scales);
+    const float minimum =
+        w.has_minimum ? scale_at(tail + kPanel * scale_bytes, lane, w.half_scales) : 0.0f;
+    const int64_t first = g * w.group, count = w.k - first < w.group ? w.k - first : w.group;
+    for (int64_t i = 0; i < count; ++i) {
+      int code;
+      if (w.kind == Kind::grouped4) {
+        const uint8_t byte = block[i / 2 * kPanel + lane % 8 * 2 + i % 2];
+        code = lane < 8 ? byte & 15 : byte >> 4;
+      } else {
+        code = static_cast<int8_t>(block[i / 2 * (2 * kPanel) + lane * 2 + i % 2]);
+      }
+      const float value = scale * static_cast<float>(code - w.zero);
+      out[first + i] = w.has_minimum ? value + minimum : value;
+    }
+  }
+}
+
+inline void embed(const EmbedCall& c, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r)
+    decode_row(*c.table, c.token_ids[r], c.out + r * c.table->k);
+}
+
+}  // namespace firsthand::FIRSTHAND_ISA

@@ -1,0 +1,101 @@
+// The pool: one generation counter wakes the workers, one busy counter ends the call.
+#include "threads.hpp"
+
+#include <stdexcept>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace firsthand {
+
+namespace {
+
+constexpr int kSpins = 4000;  // some tens of microseconds
+
+inline void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+FlushDenormals::FlushDenormals() {
+#if defined(__x86_64__)
+  saved_ = _mm_getcsr();
+  _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040u);  // flush to zero, denormals are zero
+#elif defined(__aarch64__)
+  asm volatile("mrs %0, fpcr" : "=r"(saved_));
+  asm volatile("msr fpcr, %0" ::"r"(saved_ | (uint64_t{1} << 24)));
+#else
+  saved_ = 0;
+#endif
+}
+
+FlushDenormals::~FlushDenormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(static_cast<unsigned>(saved_));
+#elif defined(__aarch64__)
+  asm volatile("msr fpcr, %0" ::"r"(saved_));
+#endif
+}
+
+Threads::Threads(int count) {
+  if (count < 1 || count > 256) throw std::invalid_argument("threads: at least 1, at most 256");
+  for (int i = 1; i < count; ++i) workers_.emplace_back([this] { work(); });
+}
+
+Threads::~Threads() {
+  stopping_.store(true);
+  generation_.fetch_add(1);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void Threads::take_chunks() {
+  for (;;) {
+    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+    if (begin >= items_) return;
+    (*body_)(begin, begin + grain_ < items_ ? begin + grain_ : items_);
+  }
+}
+
+void Threads::work() {
+  const FlushDenormals flush;
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin)
+      pause();
+    generation_.wait(seen, std::memory_order_acquire);
+    seen = generation_.load(std::memory_order_acquire);
+    if (stopping_.load()) return;
+    take_chunks();
+    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+  }
+}
+
+void Threads::run(int64_t items, int64_t grain,
+                  const std::function<void(int64_t, int64_t)>& body) {
+  if (items <= 0) return;
+  if (workers_.empty() || items <= grain) {
+    body(0, items);
+    return;
+  }
+  body_ = &body;
+  items_ = items;
+  grain_ = grain;
+  next_.store(0, std::memory_order_relaxed);
+  busy_.store(static_cast<int32_t>(workers_.size()), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  take_chunks();
+  for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause();
+  for (int32_t left = busy_.load(std::memory_order_acquire); left != 0;
+       left = busy_.load(std::memory_order_acquire))
+    busy_.wait(left, std::memory_order_acquire);
+}
+
+}  // namespace firsthand

@@ -1,0 +1,57 @@
+// A pool of threads that share the items of one call after another.
+//
+// Owns: the threads, and how work is handed out: in small chunks from one counter, so that a
+// thread that the machine has taken away delays little. A waiting thread spins briefly, then
+// sleeps. The calling thread works too.
+// May not know: what an item is.
+// Read next: plan.cpp.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace firsthand {
+
+class Threads {
+ public:
+  explicit Threads(int count);  // 1 … 256, the caller included
+  ~Threads();
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+  int count() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls body(begin, end) until all of 0 … items − 1 is done; `grain` items at a time. The body
+  // must not throw. Which thread takes which chunk is not fixed, and no result may depend on it.
+  void run(int64_t items, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+
+ private:
+  void work();
+  void take_chunks();
+
+  std::vector<std::thread> workers_;
+  const std::function<void(int64_t, int64_t)>* body_ = nullptr;
+  int64_t items_ = 0, grain_ = 1;
+  std::atomic<int64_t> next_{0};
+  std::atomic<uint32_t> generation_{0};
+  std::atomic<int32_t> busy_{0};
+  std::atomic<bool> stopping_{false};
+};
+
+// Denormals count as zero while this lives, in this thread: the same rule everywhere.
+class FlushDenormals {
+ public:
+  FlushDenormals();
+  ~FlushDenormals();
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  uint64_t saved_;
+};
+
+}  // namespace firsthand

@@ -1,0 +1,57 @@
+// A weight packed for the linear kernels.
+//
+// Owns: the packed layout. Outputs go in panels of 16, one lane each; no horizontal sum is needed,
+// and one layout serves one row and five hundred.
+// May not know: Python, threads, the plan.
+// Read next: linear.hpp, which reads it.
+//
+//   float     [N/16][K][16]                          float32, float16 or bfloat16
+//   channel   [N/16][K/2][16][2] int8                 scales (N) float32 apart
+//   grouped8  [N/16][group][ codes [g/2][16][2] int8 | scales [16] | minima [16] ]
+//   grouped4  [N/16][group][ nibbles [g/2][16] bytes | scales [16] | minima [16] ]
+//             byte j of a pair of k: low nibble row j/2, high nibble row 8 + j/2, k parity j mod 2
+// N is padded to 16 with zeros, K to a whole group (channel: to 2).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace firsthand {
+
+constexpr int64_t kPanel = 16;
+// int8 · int16 sums stay exact in int32 for this many products: 512 · 127 · 32767 < 2³¹.
+constexpr int64_t kExactRun = 512;
+
+enum class Kind : int32_t { float32, float16, bfloat16, channel, grouped8, grouped4 };
+
+struct PackedWeight {
+  Kind kind;
+  int64_t n, k;
+  int64_t group;          // grouped: codes per scale; channel: kExactRun; float: 0
+  int64_t num_groups;
+  bool half_scales;       // grouped: scales and minima are float16, else float32
+  bool has_minimum;
+  int32_t zero;
+  int64_t group_bytes;    // one group of one panel, scales included
+  int64_t panel_bytes;
+  int64_t num_bytes;      // all panels
+  std::unique_ptr<uint8_t[], void (*)(void*)> data{nullptr, nullptr};
+  std::unique_ptr<float[]> scales;  // channel only, (N padded)
+
+  PackedWeight(Kind kind, int64_t n, int64_t k, int64_t group, bool half_scales, bool has_minimum,
+               int32_t zero);
+
+  bool is_float() const { return kind <= Kind::bfloat16; }
+  int64_t num_panels() const { return (n + kPanel - 1) / kPanel; }
+  int64_t held_bytes() const;
+  const uint8_t* panel(int64_t p) const { return data.get() + p * panel_bytes; }
+
+  // Rows row0 … row0 + rows − 1. Codes are one per byte, (rows, k); scales and minima
+  // (rows, num_groups) in the weight's scale type. Each row is written once.
+  void fill_float(int64_t row0, int64_t rows, const void* values);
+  void fill_channel(int64_t row0, int64_t rows, const int8_t* codes, const float* row_scales);
+  void fill_grouped(int64_t row0, int64_t rows, const uint8_t* codes, const void* group_scales,
+                    const void* group_minima);
+};
+
+}  // namespace firsthand

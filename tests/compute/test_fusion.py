@@ -1,0 +1,92 @@
+"""The rewrite rules: what each removes, and what it must leave alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from tests.compute.test_plan import SPEC, recorded, shape_of
+
+from firsthand.compute.fusion import RULES, fuse
+from firsthand.compute.plan import Recorder, Step, Value
+from firsthand.errors import InvalidRequest
+
+
+def ops(steps: list[Step]) -> Counter[str]:
+    return Counter(step.op for step in steps)
+
+
+def test_all_rules_leave_five_steps_per_layer() -> None:
+    steps = fuse(recorded())
+    assert ops(steps) == {"embed": 1, "linear": 8, "store": 2, "attend": 2, "head": 1}
+    assert len(steps) == 2 + 6 * SPEC.num_layers
+    qkv, store, attend, output, gate_up, down = steps[1:7]
+    assert len(qkv.weights) == 3
+    assert qkv.norm is not None
+    assert store.rotate
+    assert attend.rotate
+    assert output.residual is not None
+    assert gate_up.gated == "silu"
+    assert down.residual is not None
+    assert steps[-1].norm is not None
+
+
+@pytest.mark.parametrize(
+    ("rule", "op", "left"),
+    [
+        ("share-input", "linear", 14),
+        ("norm-linear", "norm", 5),
+        ("gate-up", "activation", 2),
+        ("residual", "add", 4),
+        ("rope", "rope", 4),
+    ],
+)
+def test_a_rule_that_is_off_leaves_its_steps(rule: str, op: str, left: int) -> None:
+    assert ops(fuse(recorded(), {rule}))[op] == left
+
+
+def test_no_rule_at_all_gives_the_recorded_plan() -> None:
+    assert fuse(recorded(), {rule.name for rule in RULES}) == recorded()
+
+
+def test_fused_steps_still_read_only_what_was_written_before() -> None:
+    for off in [set(), *({rule.name} for rule in RULES)]:
+        known: set[Value] = set()
+        for step in fuse(recorded(), off):
+            assert set(step.reads) <= known
+            known.update(step.outputs)
+
+
+def test_an_unknown_rule_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match=r"disable_rule.*'fold'.*share-input"):
+        fuse([], {"fold"})
+
+
+def test_a_value_with_two_readers_is_not_fused_away() -> None:
+    recorder = Recorder(shape_of)
+    x = recorder.embed("model.embed_tokens.weight")
+    h = recorder.norm(x, "gain", 1e-5)
+    down = recorder.linear(
+        recorder.activation(
+            gate := recorder.linear(h, "model.layers.0.mlp.gate_proj.weight"),
+            recorder.linear(h, "model.layers.0.mlp.up_proj.weight"),
+            "silu",
+        ),
+        "model.layers.0.mlp.down_proj.weight",
+    )
+    total = recorder.add(h, down)
+    recorder.add(total, down)
+    recorder.activation(gate, gate, "silu")
+    steps = fuse(recorder.steps)
+    assert ops(steps)["norm"] == 1, "the norm is read by a linear step and by an add"
+    assert ops(steps)["activation"] == 2, "gate is read twice"
+    assert ops(steps)["add"] == 2, "the linear result is read twice"
+
+
+def test_a_residual_that_is_written_later_is_not_fused() -> None:
+    recorder = Recorder(shape_of)
+    x = recorder.embed("model.embed_tokens.weight")
+    y = recorder.linear(x, "model.layers.0.self_attn.o_proj.weight")
+    later = recorder.norm(x, "gain", 1e-5)
+    recorder.add(later, y)
+    assert ops(fuse(recorder.steps))["add"] == 1
