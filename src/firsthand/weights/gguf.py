@@ -1,0 +1,219 @@
+"""Reads GGUF, versions 2 and 3, little-endian.
+
+Owns: the GGUF layout, the table of tensor kinds, and every rule a file must keep to be used.
+May not know: what a metadata key or a tensor name means, how a kind is decoded, executors.
+Read next: `gguf_metadata.py` (the key/value part), `tensor_names.py` (what the names mean).
+
+    "GGUF"  u32 version  u64 number of tensors  u64 number of keys
+    per key:     string key, u32 type, value
+    per tensor:  string name, u32 rank, u64 × rank sizes (innermost first), u32 kind, u64 offset
+    padding to `general.alignment` (32 where the key is absent), then the data; offsets count
+    from there and are multiples of the alignment
+
+Source: the published GGUF specification. Limits: 65,536 tensors, names of 64 bytes (the
+specification's own), rank 1…4; those of the metadata stand in `gguf_metadata.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firsthand.errors import CheckpointError, ModelNotFound, UnsupportedModel
+from firsthand.weights.checkpoint import Checkpoint, TensorInfo
+from firsthand.weights.files import describe_start
+from firsthand.weights.gguf_metadata import Cursor, read_metadata
+from firsthand.weights.mapped import MappedCheckpoint, MappedFile
+
+MAX_TENSORS = 65_536
+MAX_NAME_BYTES = 64
+MAX_RANK = 4
+DEFAULT_ALIGNMENT = 32
+
+_LEAST_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How many bytes a block of so many elements takes. Blocks never cross a row."""
+
+    name: str
+    block_elements: int
+    block_bytes: int
+
+
+KINDS = {
+    0: Kind("F32", 1, 4),
+    1: Kind("F16", 1, 2),
+    2: Kind("Q4_0", 32, 18),
+    3: Kind("Q4_1", 32, 20),
+    6: Kind("Q5_0", 32, 22),
+    7: Kind("Q5_1", 32, 24),
+    8: Kind("Q8_0", 32, 34),
+    10: Kind("Q2_K", 256, 84),
+    11: Kind("Q3_K", 256, 110),
+    12: Kind("Q4_K", 256, 144),
+    13: Kind("Q5_K", 256, 176),
+    14: Kind("Q6_K", 256, 210),
+    30: Kind("BF16", 1, 2),
+}
+
+# Known to the format, not computed here: named, so that the message says what the file is.
+UNSUPPORTED_KINDS = {
+    4: "Q4_2",
+    5: "Q4_3",
+    9: "Q8_1",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+    39: "MXFP4",
+    40: "NVFP4",
+    41: "Q1_0",
+}
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Open one GGUF file; all of it but the tensors' bytes is read and checked here.
+
+    `metadata` has the file's keys as they stand (see `gguf_metadata.py` for the Python types).
+    Raises CheckpointError for a file that breaks the format, naming byte, key or tensor;
+    UnsupportedModel for a sound one of another version, byte order or kind, or one part of a
+    split model; ModelNotFound for no such path.
+    """
+    if not os.path.exists(path):
+        raise ModelNotFound(f"{path}: no such file")
+    file = MappedFile(path)
+    try:
+        cursor = Cursor(file.data, file.name)
+        num_tensors, num_keys = _read_head(cursor)
+        metadata = read_metadata(cursor, num_keys)
+        _refuse_split(file.name, metadata)
+        tensors = _read_tensors(cursor, num_tensors, _alignment(file.name, metadata))
+    except BaseException:
+        file.close()
+        raise
+    return MappedCheckpoint(str(path), "gguf", [file], tensors, {}, metadata)
+
+
+def _read_head(cursor: Cursor) -> tuple[int, int]:
+    if cursor.data[:4] != b"GGUF":
+        raise CheckpointError(cursor.file, f"is not GGUF: {describe_start(cursor.data[:64])}")
+    cursor.position = 4
+    version = cursor.u32("version")
+    if version not in (2, 3):
+        if version & 0xFFFF == 0 and version != 0:
+            raise UnsupportedModel(f"{cursor.file}: big-endian GGUF is not read")
+        raise UnsupportedModel(f"{cursor.file}: GGUF version {version} is not read, only 2 and 3")
+    num_tensors = cursor.u64("number of tensors")
+    num_keys = cursor.u64("number of keys")
+    cursor.expect(num_tensors, _LEAST_TENSOR_BYTES, MAX_TENSORS, "tensors")
+    return num_tensors, num_keys
+
+
+def _refuse_split(file: str, metadata: dict[str, Any]) -> None:
+    parts = metadata.get("split.count", 0)
+    if isinstance(parts, int) and parts > 1:
+        raise UnsupportedModel(f"{file}: is one of {parts} parts of a split GGUF; merge them first")
+
+
+def _alignment(file: str, metadata: dict[str, Any]) -> int:
+    """Its type has been checked with the other keys."""
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if alignment == 0 or alignment & (alignment - 1):
+        raise CheckpointError(file, f"general.alignment is {alignment}, not a power of two")
+    return int(alignment)
+
+
+def _read_tensors(cursor: Cursor, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
+    """The table of tensors, with offsets from the beginning of the file."""
+    entries: dict[str, tuple[tuple[int, ...], Kind, int]] = {}
+    for index in range(num_tensors):
+        name = cursor.text(f"name of tensor {index}", MAX_NAME_BYTES)
+        if name in entries:
+            raise CheckpointError(cursor.file, "stands in the file twice", name)
+        entries[name] = _read_entry(cursor, name)
+    start = -(-cursor.position // alignment) * alignment
+    tensors = {
+        name: _place(cursor, name, shape, kind, start, offset, alignment)
+        for name, (shape, kind, offset) in entries.items()
+    }
+    _check_overlap(cursor.file, tensors)
+    return tensors
+
+
+def _read_entry(cursor: Cursor, name: str) -> tuple[tuple[int, ...], Kind, int]:
+    """Shape (outermost first), kind, and offset from the beginning of the data."""
+    where = f"tensor {name!r}"
+    rank = cursor.u32(where)
+    if not 1 <= rank <= MAX_RANK:
+        raise CheckpointError(cursor.file, f"has {rank} dimensions, not 1…{MAX_RANK}", name)
+    sizes = [cursor.u64(where) for _ in range(rank)]
+    if 0 in sizes:
+        raise CheckpointError(cursor.file, f"has a dimension of size 0: {sizes}", name)
+    kind_id = cursor.u32(where)
+    kind = KINDS.get(kind_id)
+    if kind is None:
+        known = UNSUPPORTED_KINDS.get(kind_id)
+        if known is None:
+            raise CheckpointError(cursor.file, f"is of the unknown kind {kind_id}", name)
+        raise UnsupportedModel(f"{cursor.file}: {where}: the kind {known} is not supported")
+    if sizes[0] % kind.block_elements:
+        raise CheckpointError(
+            cursor.file,
+            f"has rows of {sizes[0]}, not whole {kind.name} blocks of {kind.block_elements}",
+            name,
+        )
+    return tuple(reversed(sizes)), kind, cursor.u64(where)
+
+
+def _place(
+    cursor: Cursor,
+    name: str,
+    shape: tuple[int, ...],
+    kind: Kind,
+    start: int,
+    offset: int,
+    alignment: int,
+) -> TensorInfo:
+    """Python's integers are exact: no product of sizes can wrap."""
+    if offset % alignment:
+        raise CheckpointError(cursor.file, f"offset {offset} is not aligned to {alignment}", name)
+    num_bytes = math.prod(shape) // kind.block_elements * kind.block_bytes
+    if start + offset + num_bytes > cursor.size:
+        raise CheckpointError(
+            cursor.file,
+            f"{num_bytes} bytes at {start + offset} run past the end of {cursor.size} bytes",
+            name,
+        )
+    return TensorInfo(name, shape, kind.name, num_bytes, cursor.file, start + offset)
+
+
+def _check_overlap(file: str, tensors: dict[str, TensorInfo]) -> None:
+    reached = 0
+    for tensor in sorted(tensors.values(), key=lambda t: t.offset):
+        if tensor.offset < reached:
+            raise CheckpointError(file, "overlaps another tensor", tensor.name)
+        reached = tensor.offset + tensor.num_bytes

@@ -1,0 +1,115 @@
+"""A checkpoint whose tensors lie in memory maps.
+
+Owns: the maps, their lifetime, and views of them; it is what both readers give back.
+May not know: how any file form is laid out.
+Read next: `safetensors.py`, `gguf.py`.
+
+Lifetime: a view keeps its map alive, so `close()` never pulls memory from under an array; the
+map goes when the last view does. Whoever shortens a file while it is mapped ends the process
+with a bus error: replace model files by renaming, never in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firsthand.errors import CheckpointError
+from firsthand.weights.checkpoint import TensorInfo
+from firsthand.weights.files import describe_start, open_regular
+
+
+class MappedFile:
+    """A regular file, mapped read-only. Ranges are the caller's to check against `size`."""
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        """`name` is for messages, where the path is that of a link's target."""
+        self.name = name or str(path)
+        descriptor, self.size = open_regular(path)
+        try:
+            if self.size == 0:
+                raise CheckpointError(self.name, describe_start(b""))
+            self._map: mmap.mmap | None = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(self.name, "cannot be mapped") from error
+        finally:
+            os.close(descriptor)
+        if len(self._map) < self.size:
+            raise CheckpointError(self.name, "became shorter while it was opened")
+
+    @property
+    def data(self) -> mmap.mmap:
+        if self._map is None:
+            raise ValueError(f"{self.name} is closed")
+        return self._map
+
+    def view(self, offset: int, num_bytes: int) -> NDArray[np.uint8]:
+        """Read-only, no copy; the view keeps the map alive."""
+        if num_bytes == 0:
+            return np.frombuffer(b"\0", dtype=np.uint8)[:0]
+        return np.frombuffer(self.data, dtype=np.uint8, count=num_bytes, offset=offset)
+
+    def release(self, offset: int, num_bytes: int) -> None:
+        """Drop the whole pages inside the range from this process; they are read again on use."""
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = (offset + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if stop > start:
+            self.data.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def close(self) -> None:
+        """Twice is allowed. With views about, the map is left to them."""
+        if self._map is not None:
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+
+
+class MappedCheckpoint:
+    """The `Checkpoint` of every form: the maps of its files and the table of its tensors."""
+
+    def __init__(
+        self,
+        path: str,
+        form: Literal["safetensors", "gguf"],
+        files: list[MappedFile],
+        tensors: dict[str, TensorInfo],
+        config: dict[str, Any],
+        metadata: dict[str, Any],
+    ) -> None:
+        self.path = path
+        self.form: Literal["safetensors", "gguf"] = form
+        self.config: Mapping[str, Any] = config
+        self.metadata: Mapping[str, Any] = metadata
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        self._files = {file.name: file for file in files}
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The tensor's bytes as a read-only view, which keeps the map alive.
+
+        The view may begin at an odd address: safetensors promises no alignment.
+        """
+        tensor = self._find(name)
+        return self._files[tensor.file].view(tensor.offset, tensor.num_bytes)
+
+    def release(self, name: str) -> None:
+        """Give the tensor's resident pages back; reading it again is allowed."""
+        tensor = self._find(name)
+        self._files[tensor.file].release(tensor.offset, tensor.num_bytes)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _find(self, name: str) -> TensorInfo:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise CheckpointError(self.path, "is not in the checkpoint", name)
+        return tensor
