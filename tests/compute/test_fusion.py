@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.compute.test_plan import SPEC, recorded, shape_of
 
 from firsthand.compute.fusion import RULES, fuse
 from firsthand.compute.plan import Recorder, Step, Value
 from firsthand.errors import InvalidRequest
+from tests.compute.test_plan import SPEC, recorded, shape_of
 
 
 def ops(steps: list[Step]) -> Counter[str]:

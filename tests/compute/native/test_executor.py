@@ -7,6 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from firsthand.compute.fusion import RULES
+from firsthand.compute.native import _native
+from firsthand.compute.native.executor import NativeExecutor, available_threads
+from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
+from firsthand.models.spec import ModelSpec
+from firsthand.quant.formats import Format, decode
 from tests.compute.native.micro import (
     EMBEDDING,
     FORMATS,
@@ -17,13 +24,6 @@ from tests.compute.native.micro import (
     run_whole,
     spec,
 )
-
-from firsthand.compute.fusion import RULES
-from firsthand.compute.native import _native
-from firsthand.compute.native.executor import NativeExecutor, available_threads
-from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
-from firsthand.models.spec import ModelSpec
-from firsthand.quant.formats import Format, decode
 
 pytestmark = pytest.mark.native
 

@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from tests.compute.native.micro import FORMATS, MicroModel, run_whole, spec
 
 from firsthand.compute.native import _native
 from firsthand.compute.native.executor import NativeExecutor
+from tests.compute.native.micro import FORMATS, MicroModel, run_whole, spec
 
 pytestmark = pytest.mark.native
 

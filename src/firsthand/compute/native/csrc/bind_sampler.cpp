@@ -103,6 +103,10 @@ nb::object row_masses(const Row& logits, const nb::tuple& settings, const nb::tu
   return nb::cast(masses);
 }
 
+int64_t drawn(const std::vector<uint64_t>& masses, uint64_t bits) {
+  return sampler::drawn(masses, bits);
+}
+
 }  // namespace
 
 void bind_sampler(nb::module_& m) {
@@ -110,6 +114,7 @@ void bind_sampler(nb::module_& m) {
         "num_prompt_tokens"_a, "seed"_a, "position"_a, "num_logprobs"_a);
   m.def("row_masses", &row_masses, "logits"_a, "settings"_a, "logit_bias"_a, "history"_a,
         "num_prompt_tokens"_a);
+  m.def("drawn", &drawn, "masses"_a, "bits"_a);
   m.def("philox4x32", &sampler::philox4x32, "counter"_a, "key"_a);
   m.def("random_bits", &sampler::random_bits, "seed"_a, "position"_a);
   m.def("exp_nonpositive", &sampler::exp_nonpositive, "x"_a);

@@ -293,22 +293,6 @@ std::vector<uint64_t> filtered_masses(std::span<const T> logits, T max, const Se
   return masses;
 }
 
-// Inverse of the cumulative masses, in the order of ids.
-int64_t draw(std::span<const uint64_t> masses, uint64_t bits) {
-  const auto product = static_cast<unsigned __int128>(bits) * sum(masses);
-  const auto target = static_cast<uint64_t>(product >> 64);  // 0 … sum − 1, each as likely
-  constexpr size_t kBlock = 256;
-  uint64_t passed = 0;
-  size_t id = 0;
-  for (; id + kBlock <= masses.size(); id += kBlock) {
-    const uint64_t block = sum(masses.subspan(id, kBlock));
-    if (passed + block > target) break;
-    passed += block;
-  }
-  while (passed + masses[id] <= target) passed += masses[id++];
-  return static_cast<int64_t>(id);
-}
-
 std::string check_logits(bool has_nan, double max) {
   if (has_nan) return "logits hold NaN";
   if (max == kInfinity) return "logits hold +infinity";
@@ -343,7 +327,7 @@ std::string with_final_logits(std::span<const float> row, const Settings& settin
   outcome.error = with_final_logits(row, settings, [&](auto logits, auto max) {
     outcome.token_id = settings.temperature < kGreedyBelow
                            ? first_id_of(logits, max)
-                           : draw(filtered_masses(logits, max, settings), bits);
+                           : drawn(filtered_masses(logits, max, settings), bits);
   });
   if (!outcome.error.empty() || num_logprobs < 0) return;
   report_logprobs(row, double{extremes(row).max}, num_logprobs, outcome);
@@ -357,6 +341,21 @@ std::string with_final_logits(std::span<const float> row, const Settings& settin
 }
 
 }  // namespace
+
+int64_t drawn(std::span<const uint64_t> masses, uint64_t bits) {
+  const auto product = static_cast<unsigned __int128>(bits) * sum(masses);
+  const auto target = static_cast<uint64_t>(product >> 64);  // 0 … sum − 1, each as likely
+  constexpr size_t kBlock = 256;
+  uint64_t passed = 0;
+  size_t id = 0;
+  for (; id + kBlock <= masses.size(); id += kBlock) {
+    const uint64_t block = sum(masses.subspan(id, kBlock));
+    if (passed + block > target) break;
+    passed += block;
+  }
+  while (passed + masses[id] <= target) passed += masses[id++];
+  return static_cast<int64_t>(id);
+}
 
 Outcome sample_row(std::span<const float> logits, const Settings& settings, uint64_t seed,
                    uint64_t position, int64_t num_logprobs) {

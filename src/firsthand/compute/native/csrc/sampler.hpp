@@ -62,4 +62,8 @@ Outcome sample_row(std::span<const float> logits, const Settings& settings, uint
 std::vector<uint64_t> row_masses(std::span<const float> logits, const Settings& settings,
                                  std::string& error);
 
+// The inverse of the cumulative masses, in the order of ids, at bits / 2⁶⁴ of their sum, which is
+// at least 1.
+int64_t drawn(std::span<const uint64_t> masses, uint64_t bits);
+
 }  // namespace firsthand::sampler

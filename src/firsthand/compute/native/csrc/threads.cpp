@@ -1,4 +1,4 @@
-// The pool: one generation counter wakes the workers, one busy counter ends the call.
+// The pool: a generation counter wakes the workers, a count of those inside ends the call.
 #include "threads.hpp"
 
 #include <stdexcept>
@@ -72,8 +72,9 @@ void Threads::work() {
     generation_.wait(seen, std::memory_order_acquire);
     seen = generation_.load(std::memory_order_acquire);
     if (stopping_.load()) return;
-    take_chunks();
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    inside_.fetch_add(1);
+    if (open_.load()) take_chunks();
+    if (inside_.fetch_sub(1) == 1) inside_.notify_one();
   }
 }
 
@@ -88,14 +89,13 @@ void Threads::run(int64_t items, int64_t grain,
   items_ = items;
   grain_ = grain;
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int32_t>(workers_.size()), std::memory_order_relaxed);
+  open_.store(true);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   take_chunks();
-  for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause();
-  for (int32_t left = busy_.load(std::memory_order_acquire); left != 0;
-       left = busy_.load(std::memory_order_acquire))
-    busy_.wait(left, std::memory_order_acquire);
+  open_.store(false);
+  for (int spin = 0; spin < kSpins && inside_.load() != 0; ++spin) pause();
+  for (int32_t left = inside_.load(); left != 0; left = inside_.load()) inside_.wait(left);
 }
 
 }  // namespace firsthand

@@ -34,11 +34,17 @@ class Threads {
   void take_chunks();
 
   std::vector<std::thread> workers_;
+  // Written by the caller while the call is closed and no worker is inside; read by workers inside.
   const std::function<void(int64_t, int64_t)>* body_ = nullptr;
   int64_t items_ = 0, grain_ = 1;
   std::atomic<int64_t> next_{0};
-  std::atomic<uint32_t> generation_{0};
-  std::atomic<int32_t> busy_{0};
+  std::atomic<bool> open_{false};
+  // Workers that may be reading the call. A worker enters first and looks whether the call is open
+  // second; the caller closes first and looks whether anyone is inside second. So either the worker
+  // sees it closed, or the caller waits for it: a worker that the machine has taken away before it
+  // entered delays nobody.
+  std::atomic<int32_t> inside_{0};
+  std::atomic<uint32_t> generation_{0};  // what a sleeping worker waits on
   std::atomic<bool> stopping_{false};
 };
 

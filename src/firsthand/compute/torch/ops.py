@@ -1,0 +1,142 @@
+"""The vocabulary of `compute/ops.py` in plain torch, each operator its formula, run at once.
+
+Owns: what each operator computes over one batch.
+May not know: models, how weights were loaded, how a batch came to be.
+Read next: `attention.py`; `executor.py` makes one `TorchOps` for each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from firsthand.compute.batch import FlatBatch
+from firsthand.compute.torch.attention import Attention, has_shape
+from firsthand.kvcache.store import KVStore
+
+
+class TorchOps:
+    """`Ops` for one batch: implements compute/ops.py, where each contract is stated."""
+
+    def __init__(
+        self,
+        batch: FlatBatch,
+        store: KVStore,
+        weights: Mapping[str, torch.Tensor],
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
+    ) -> None:
+        self._batch = batch
+        self._store = store
+        self._weights = weights
+        self._cos, self._sin = rotation
+        self._attention = attention
+        self._device = self._cos.device
+        self._dtype = self._cos.dtype
+        self._slots = torch.tensor(batch.slots())
+        self._token_ids = torch.tensor(batch.token_ids, dtype=torch.int64, device=self._device)
+        self._positions = torch.tensor(batch.positions, dtype=torch.int64, device=self._device)
+        self._logit_rows = torch.tensor(batch.logit_rows, dtype=torch.int64, device=self._device)
+
+    def embed(self, table: str) -> torch.Tensor:
+        return self._weights[table][self._token_ids]
+
+    def norm(self, x: torch.Tensor, gain: str, eps: float) -> torch.Tensor:
+        mean_square = (x * x).mean(dim=-1, keepdim=True)
+        return x * torch.rsqrt(mean_square + eps) * self._weights[gain]
+
+    def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
+        y = x @ self._weights[weight].T
+        return y if bias is None else y + self._weights[bias]
+
+    def rope(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
+        x = self._split_heads(x, num_heads)
+        first, second = x.chunk(2, dim=-1)  # pairs are (i, i + D/2)
+        turned = torch.cat(
+            (
+                first * self._cos - second * self._sin,
+                second * self._cos + first * self._sin,
+            ),
+            dim=-1,
+        )
+        return turned.flatten(1)
+
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        for values, memory in ((k, self._store.keys(layer)), (v, self._store.values(layer))):
+            view = torch.from_numpy(memory)
+            heads = self._split_heads(values, memory.shape[1])
+            view[self._slots] = heads.to(device=view.device, dtype=view.dtype)
+
+    def attend(
+        self, layer: int, q: torch.Tensor, num_heads: int, num_kv_heads: int
+    ) -> torch.Tensor:
+        q = self._split_heads(q, num_heads)
+        mixed = torch.empty_like(q)
+        starts = self._batch.row_starts
+        for sequence in range(self._batch.num_sequences):
+            rows = slice(int(starts[sequence]), int(starts[sequence + 1]))
+            if rows.start == rows.stop:
+                continue
+            context = context_slots(self._batch, sequence)
+            k = self._read(self._store.keys(layer), context)
+            v = self._read(self._store.values(layer), context)
+            assert has_shape(k, n=len(context), G=num_kv_heads, D=q.shape[2])
+            mixed[rows] = self._attention(q[rows], k, v, self._positions[rows])
+        return mixed.flatten(1)
+
+    def activation(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
+        match kind:
+            case "silu":
+                return gate * torch.sigmoid(gate) * up
+            case "gelu_tanh":
+                inner = (2.0 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)
+                return 0.5 * gate * (1.0 + torch.tanh(inner)) * up
+        raise ValueError(f"activation {kind!r}")
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    def head(self, x: torch.Tensor, weight: str) -> torch.Tensor:
+        return x[self._logit_rows] @ self._weights[weight].T
+
+    def _split_heads(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
+        """(T, heads, D) of (T, heads · D)."""
+        head_size = 2 * self._cos.shape[-1]
+        assert has_shape(x, T=self._batch.num_tokens, heads_D=num_heads * head_size)
+        return x.unflatten(1, (num_heads, head_size))
+
+    def _read(
+        self, memory: NDArray[np.float32] | NDArray[np.float16], slots: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """(n, G, D) out of the store, in the type we compute in."""
+        picked = torch.from_numpy(memory)[torch.from_numpy(slots)]
+        return picked.to(device=self._device, dtype=self._dtype)
+
+
+def context_slots(batch: FlatBatch, sequence: int) -> NDArray[np.int64]:
+    """(n,) the slots of a sequence's positions 0 … its last one in this step."""
+    last = int(batch.positions[batch.row_starts[sequence + 1] - 1])
+    block, offset = np.divmod(np.arange(last + 1, dtype=np.int64), batch.block_size)
+    return np.asarray(batch.block_starts[sequence, block] + offset, dtype=np.int64)
+
+
+def rotation(
+    positions: NDArray[np.int32],
+    inverse_frequencies: Sequence[float],
+    attention_factor: float,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of position · frequency, each (T, 1, D/2), scaled by the attention factor.
+
+    The angle is taken in float64 and rounded once: at position 100,000 a float32 angle would be
+    wrong in its third decimal. The absolute position is the one at which the key is stored.
+    """
+    frequencies = np.asarray(inverse_frequencies, dtype=np.float64)
+    angles = positions.astype(np.float64)[:, None, None] * frequencies
+    cos = torch.tensor(np.cos(angles) * attention_factor, dtype=dtype, device=device)
+    sin = torch.tensor(np.sin(angles) * attention_factor, dtype=dtype, device=device)
+    return cos, sin

@@ -1,0 +1,107 @@
+"""A step seen operator by operator: what ran, how long it took, what it had to read.
+
+Owns: the clock around each operator of a traced step.
+May not know: what an operator computes.
+Read next: `ops.py`, whose values pass through here unchanged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from firsthand.compute.batch import FlatBatch
+from firsthand.compute.executor import OpTime
+from firsthand.compute.torch.ops import TorchOps
+from firsthand.kvcache.store import KVStore
+
+
+class TracedOps:
+    """`Ops` that hands every call on to a `TorchOps` and notes one `OpTime` for it in `times`.
+
+    `num_bytes` counts weights, and keys and values of the store; not activations.
+    """
+
+    def __init__(
+        self,
+        ops: TorchOps,
+        batch: FlatBatch,
+        store: KVStore,
+        weights: Mapping[str, torch.Tensor],
+        device: torch.device,
+    ) -> None:
+        self._ops = ops
+        self._batch = batch
+        self._store = store
+        self._weights = weights
+        self._device = device
+        self.times: list[OpTime] = []
+
+    def embed(self, table: str) -> torch.Tensor:
+        weight = self._weights[table]
+        row_bytes = weight.shape[1] * weight.element_size()
+        num_bytes = self._batch.num_tokens * row_bytes
+        return self._timed("embed", table, num_bytes, lambda: self._ops.embed(table))
+
+    def norm(self, x: torch.Tensor, gain: str, eps: float) -> torch.Tensor:
+        num_bytes = self._bytes_of(gain)
+        return self._timed("norm", gain, num_bytes, lambda: self._ops.norm(x, gain, eps))
+
+    def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
+        num_bytes = self._bytes_of(weight) + (self._bytes_of(bias) if bias else 0)
+        return self._timed("linear", weight, num_bytes, lambda: self._ops.linear(x, weight, bias))
+
+    def rope(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
+        return self._timed("rope", f"{num_heads} heads", 0, lambda: self._ops.rope(x, num_heads))
+
+    def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        def write() -> torch.Tensor:
+            self._ops.store(layer, k, v)
+            return k
+
+        self._timed("store", f"layer {layer}", 0, write)
+
+    def attend(
+        self, layer: int, q: torch.Tensor, num_heads: int, num_kv_heads: int
+    ) -> torch.Tensor:
+        one = self._store.keys(layer)
+        ends = self._batch.row_starts[1:][self._batch.row_starts[1:] > self._batch.row_starts[:-1]]
+        context = int((self._batch.positions[ends - 1].astype("int64") + 1).sum())
+        num_bytes = 2 * context * one.shape[1] * one.shape[2] * one.itemsize
+        return self._timed(
+            "attend",
+            f"layer {layer}",
+            num_bytes,
+            lambda: self._ops.attend(layer, q, num_heads, num_kv_heads),
+        )
+
+    def activation(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
+        return self._timed("activation", kind, 0, lambda: self._ops.activation(gate, up, kind))
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self._timed("add", "", 0, lambda: self._ops.add(x, y))
+
+    def head(self, x: torch.Tensor, weight: str) -> torch.Tensor:
+        num_bytes = self._bytes_of(weight)
+        return self._timed("head", weight, num_bytes, lambda: self._ops.head(x, weight))
+
+    def _bytes_of(self, weight: str) -> int:
+        return int(self._weights[weight].nbytes)
+
+    def _timed(
+        self, name: str, detail: str, num_bytes: int, call: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        self._wait()
+        start = time.perf_counter()
+        result = call()
+        self._wait()
+        ms = (time.perf_counter() - start) * 1000
+        self.times.append(OpTime(name, detail, tuple(result.shape), ms, num_bytes))
+        return result
+
+    def _wait(self) -> None:
+        """A CUDA call returns before its work is done; the clock must not."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

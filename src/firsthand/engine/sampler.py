@@ -1,0 +1,102 @@
+"""Logits become tokens.
+
+Owns: the order of the steps below, and what a bad row or a bad id leads to.
+May not know: sequences, batches, text; how the steps are computed (`csrc/sampler.cpp` does it).
+Read next: `sampler_reference.py`, the same steps written for the reader.
+
+For each row, with nothing from any other row:
+
+ 1. NaN, +infinity, or −infinity everywhere: an error, and no token. −infinity alone masks a token.
+ 2. Logprobs to report: log-softmax of the raw logits. The best ones first, ties to the lower id;
+    a masked token is never among them, so there can be fewer than asked for.
+ 3. `logit_bias` is added.
+ 4. `repetition_penalty`: a logit of a token seen in prompt or output is divided by it if
+    positive, multiplied if not; once, however often it was seen. arXiv 1909.05858, section 4.1.
+ 5. `frequency_penalty` times the token's count in the output is subtracted, then
+    `presence_penalty` if that count is not 0. The prompt does not count here.
+ 6. A temperature below 1e-5 is greedy: the highest logit, ties to the lower id. Done.
+ 7. Logits are divided by `temperature`, and become probabilities.
+ 8. `top_k`: the k highest stay; ties to the lower id.
+ 9. `top_p`: of these, renormalised, the fewest highest whose probabilities reach top_p stay;
+    ties to the lower id.
+10. `min_p`: of these, those stay whose probability is at least min_p times the highest.
+11. The draw: 64 random bits that depend on (seed, position) alone, through the inverse of the
+    cumulative probabilities in the order of ids.
+
+Steps 3 to 7 are in float64. From step 8 on a probability is a whole number, its mass: 2⁴³ for
+the best token, rounded to nearest for the others. Sums of whole numbers are exact, so neither an
+order of summation nor a thread can change a draw; a token less likely than the best one by more
+than 2⁻⁴⁴ has mass 0 and is never drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firsthand.compute.native import _native
+from firsthand.request import MAX_SEED, SamplingParams
+from firsthand.scheduling.plan import Draw
+
+Settings = tuple[float, int, float, float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOutcome:
+    """The token of one row; `token_id` is −1 when `error` is set.
+
+    `logprob` and `top_logprobs` are float32 values of the model's own distribution, given only
+    if asked for.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    error: str | None = None
+
+
+def sample(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[SampleOutcome]:
+    """One outcome per row of logits (L, V), 1 ≤ V ≤ 2²⁰, in order; `draws` has L entries.
+
+    A row with bad logits or bad ids gets an `error`; the others are as if it were not there.
+    Raises ValueError if the shapes do not fit: that is the caller's fault, not a request's.
+    """
+    if logits.ndim != 2 or logits.shape[0] != len(draws):
+        raise ValueError(f"logits of shape {logits.shape} do not fit {len(draws)} draws")
+    rows = np.ascontiguousarray(logits, dtype=np.float32)
+    return [_sample_row(row, draw) for row, draw in zip(rows, draws, strict=True)]
+
+
+def _sample_row(row: NDArray[np.float32], draw: Draw) -> SampleOutcome:
+    if not (0 <= draw.seed <= MAX_SEED and 0 <= draw.position <= MAX_SEED):
+        return SampleOutcome(-1, error="seed and position must be at least 0 and below 2**64")
+    sampling = draw.sampling
+    looks_back = sampling.needs_history
+    return SampleOutcome(
+        *_native.sample_row(
+            row,
+            settings(sampling),
+            sampling.logit_bias,
+            draw.history if looks_back else (),
+            draw.num_prompt_tokens if looks_back else 0,
+            draw.seed,
+            draw.position,
+            -1 if sampling.logprobs is None else sampling.logprobs,
+        )
+    )
+
+
+def settings(sampling: SamplingParams) -> Settings:
+    """The numbers of `sampling` in the order in which the native functions take them."""
+    return (
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+    )
