@@ -1,0 +1,287 @@
+"""The façade: a model that answers.
+
+Owns: the public methods, prompts (text, ids, messages), request ids, the life of the engine.
+May not know: HTTP, terminals, how anything below works.
+Read next: `options.py` (the keyword arguments), `stream.py` (events become text), `loading.py`.
+
+    with LLM("smollm2-135m") as llm:
+        print(llm.generate("The capital of France is", max_tokens=8, temperature=0).text)
+        for chunk in llm.stream_chat([{"role": "user", "content": "Hello!"}]):
+            print(chunk.text, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, TypeGuard, Unpack, overload
+
+from firsthand.compute.executor import OpTime
+from firsthand.engine.engine import Engine
+from firsthand.engine.runner import ModelRunner
+from firsthand.engine.sampler import sample
+from firsthand.engine.worker import Worker
+from firsthand.errors import EngineError, InvalidRequest
+from firsthand.generation.completion import Completion
+from firsthand.generation.loading import LoadedModel, LoadOptions, Progress, load_model
+from firsthand.generation.options import Checked, Options, check_names, fresh_seed, read_options
+from firsthand.generation.report import (
+    Memory,
+    Report,
+    StepLedger,
+    StepTimes,
+    Timeline,
+    build_report,
+    peak_rss_bytes,
+)
+from firsthand.generation.stream import Job, TextStream
+from firsthand.kvcache.blocks import BlockPool
+from firsthand.request import FinishReason, Request
+from firsthand.scheduling.scheduler import Scheduler
+from firsthand.text.template_process import TemplateProcess
+from firsthand.text.templates import ChatTemplate
+
+MAX_WAITING = 1024
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """One model, one engine on a thread of its own. Every method may be called from any thread.
+
+    `model` is a name that `firsthand pull` knows, a path, a hub id, or a `LoadedModel`. `options`
+    are the fields of `LoadOptions`. `chat_template` replaces the model's own. A prompt is text or
+    token ids. Close it, or use it as a context manager; a forgotten one is closed when it is
+    dropped.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LoadedModel,
+        *,
+        chat_template: str | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> None:
+        check_names(options, LoadOptions.__slots__)
+        if isinstance(model, LoadedModel):
+            if options:
+                raise InvalidRequest(next(iter(options)), "the model is loaded already")
+            loaded = model
+        else:
+            if "disabled_rules" in options:
+                options["disabled_rules"] = tuple(options["disabled_rules"])
+            loaded = load_model(model, LoadOptions(**options), progress)
+        self._clock = time.perf_counter
+        self._loaded = loaded
+        self._ledger = StepLedger()
+        self._runner = ModelRunner(
+            loaded.executor, loaded.store, loaded.limits.vocab_size, sample, self._clock
+        )
+        pool = BlockPool(loaded.limits.max_sequences, loaded.store.block_size)
+        scheduler = Scheduler(loaded.limits, pool)
+        self._engine = Engine(scheduler, self._runner, self._clock, self._ledger.record)
+        max_requests = MAX_WAITING + loaded.limits.max_sequences
+        self._worker = Worker(self._engine, self._clock, max_requests)
+        self._worker.start()
+        self._numbers = count()
+        templates = TemplateProcess()
+        self._template = ChatTemplate(loaded.tokenizer, templates, chat_template)
+        self._close = weakref.finalize(self, _close_all, self._worker, templates)
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The parts: spec, tokenizer, executor, store, and what the load did."""
+        return self._loaded
+
+    def close(self) -> None:
+        """Cancel what runs and stop the engine. May be called twice."""
+        self._close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def tokenize(self, text: str, *, add_bos: bool | None = None) -> list[int]:
+        """The ids of a text prompt. `add_bos` None is the model's own rule."""
+        return self._loaded.tokenizer.encode(text, add_bos=add_bos)
+
+    def tokenize_chat(self, messages: Messages, *, add_generation_prompt: bool = True) -> list[int]:
+        """The ids of a conversation, rendered by the chat template."""
+        rendered = self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._loaded.tokenizer.encode_rendered(rendered)
+
+    @overload
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: list[str] | list[list[int]], **options: Unpack[Options]
+    ) -> list[Completion]: ...
+
+    def generate(
+        self, prompt: str | Sequence[int] | list[str] | list[list[int]], **options: Unpack[Options]
+    ) -> Completion | list[Completion]:
+        """Continue a prompt; or each prompt of a list, giving what it would give alone.
+
+        Ctrl-C ends what runs with finish reason CANCELLED. A fault of the engine raises
+        EngineError; in a list it is the finish reason ERROR of the prompts that it hit.
+        """
+        called_s = self._clock()
+        checked = self._read(options)
+        if not _is_list_of_prompts(prompt):
+            return self._submit(self._job(self._ids(prompt), checked, called_s)).completion()
+        jobs = []
+        for one in prompt:
+            called_s = self._clock()
+            jobs.append(self._job(self._ids(one), checked, called_s))
+            self._engine.check(jobs[-1].request)  # all are right before the first one runs
+        return list(self._run_all(jobs))
+
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> TextStream:
+        """As `generate`, piece by piece. Closing the stream aborts the request."""
+        called_s = self._clock()
+        checked = self._read(options)
+        return self._submit(self._job(self._ids(prompt), checked, called_s))
+
+    def chat(self, messages: Messages, **options: Unpack[Options]) -> Completion:
+        """Answer a conversation: a list of {"role": …, "content": …}, in the model's template."""
+        return self.stream_chat(messages, **options).completion()
+
+    def stream_chat(self, messages: Messages, **options: Unpack[Options]) -> TextStream:
+        """As `chat`, piece by piece."""
+        called_s = self._clock()
+        checked = self._read(options)
+        token_ids = tuple(self.tokenize_chat(messages))
+        return self._submit(self._job(token_ids, checked, called_s, continues=False))
+
+    def trace(
+        self, prompt: str | Sequence[int], *, step: Literal["prompt", "token"] = "prompt"
+    ) -> tuple[OpTime, ...]:
+        """One step, operator by operator: shapes, times, bytes.
+
+        `prompt`: the step that computes the prompt (its first `max_step_tokens` tokens). `token`:
+        that of the prompt's last token, after all the others. Runs between two steps of the
+        engine, in a block of the store that no sequence has.
+        """
+        job = self._job(self._ids(prompt), self._read({}), self._clock())
+        self._engine.check(job.request)
+        limits, token_ids = self._loaded.limits, job.request.prompt_token_ids
+
+        def run() -> tuple[OpTime, ...]:
+            spare = limits.max_sequences
+            budget = limits.max_step_tokens
+            return tuple(self._runner.trace(token_ids, spare, budget, last_only=step == "token"))
+
+        return self._worker.call(run)
+
+    def memory(self, num_tokens: int = 0) -> Memory:
+        """What holds the memory now; `num_tokens` are those of one request in the KV store."""
+        held = self._loaded.executor.memory()
+        return Memory(
+            weights_bytes=held.get("weights", 0),
+            scratch_bytes=held.get("scratch", 0),
+            tables_bytes=held.get("tables", 0),
+            kv_reserved_bytes=self._loaded.store.num_bytes,
+            kv_used_bytes=self._loaded.store.resident_bytes(num_tokens),
+            peak_rss_bytes=peak_rss_bytes(),
+        )
+
+    def _read(self, options: Mapping[str, Any]) -> Checked:
+        return read_options(options, self._loaded.end_token_ids)
+
+    def _ids(self, prompt: object) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self.tokenize(prompt))
+        if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+            return tuple(prompt)  # that they are ids is checked with their range, by the engine
+        raise InvalidRequest("prompt", f"must be text or token ids, not {type(prompt).__name__}")
+
+    def _job(
+        self,
+        token_ids: tuple[int, ...],
+        checked: Checked,
+        called_s: float,
+        *,
+        continues: bool = True,
+    ) -> Job:
+        request = Request(
+            request_id=f"request-{next(self._numbers)}",
+            prompt_token_ids=token_ids,
+            sampling=checked.sampling,
+            stop=checked.stop,
+            seed=fresh_seed() if checked.seed is None else checked.seed,
+        )
+        return Job(request, checked.stop_strings, continues, called_s, self._clock())
+
+    def _submit(self, job: Job) -> TextStream:
+        request_id = job.request.request_id
+        self._ledger.open(request_id)
+        try:
+            events = self._worker.submit(job.request)
+        except BaseException:  # also an interrupt, which may come after it was submitted
+            self._worker.abort(request_id)
+            self._ledger.close(request_id)
+            raise
+        tokens = self._loaded.tokenizer
+        return TextStream(events, job, tokens, self._clock, self._ledger, self._report)
+
+    def _run_all(self, jobs: Sequence[Job]) -> Iterator[Completion]:
+        """Each job's completion, in order. A few more than run at once are submitted ahead, so
+        that a place is taken again in the step after it is free, and the inbox stays short."""
+        ahead = 2 * self._loaded.limits.max_sequences
+        waiting = deque(jobs)
+        submitted: deque[TextStream] = deque()
+        interrupted = False
+        try:
+            while waiting or submitted:
+                while waiting and len(submitted) < ahead:
+                    submitted.append(self._submit(waiting.popleft()))
+                stream = submitted.popleft()
+                completion = _cancelled(stream) if interrupted else _outcome(stream)
+                interrupted = interrupted or completion.finish.reason is FinishReason.CANCELLED
+                yield completion
+        finally:
+            for stream in submitted:
+                stream.close()
+
+    def _report(self, request: Request, timeline: Timeline, steps: StepTimes) -> Report:
+        num_prompt_tokens = len(request.prompt_token_ids)
+        num_stored = num_prompt_tokens + max(0, len(timeline.token_at_s) - 1)
+        return build_report(
+            self._loaded.times, self.memory(num_stored), num_prompt_tokens, timeline, steps
+        )
+
+
+def _close_all(worker: Worker, templates: TemplateProcess) -> None:
+    worker.close()
+    templates.close()
+
+
+def _is_list_of_prompts(
+    prompt: str | Sequence[int] | list[str] | list[list[int]],
+) -> TypeGuard[list[str] | list[list[int]]]:
+    """A list is one prompt if it begins with a token id, several if it begins with a prompt."""
+    return isinstance(prompt, list | tuple) and bool(prompt) and not isinstance(prompt[0], int)
+
+
+def _outcome(stream: TextStream) -> Completion:
+    """The completion, also of a request that ended by a fault."""
+    try:
+        return stream.completion()
+    except EngineError:
+        if stream.failed is None:
+            raise
+        return stream.failed
+
+
+def _cancelled(stream: TextStream) -> Completion:
+    completion = stream.cancel().completion
+    assert completion is not None, "a cancelled stream has ended"
+    return completion

@@ -1,0 +1,228 @@
+"""From a name to a model that is ready to run: the one place where the parts are put together.
+
+Owns: the order of a load, its options, and the time of each stage.
+May not know: how any part works.
+Read next: each import below is one stage; then `llm.py`, which starts the engine over the result.
+
+The stages: find the file, check and map it, read its words as a spec; the tokenizer; the weights
+into the executor; then the plan, its scratch and the KV store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from firsthand.compute.executor import Executor
+from firsthand.config import Environment, read_environment
+from firsthand.errors import CapacityExceeded, InvalidRequest
+from firsthand.generation.report import LoadTimes
+from firsthand.kvcache.contiguous import ContiguousStore, KVType
+from firsthand.models import families
+from firsthand.models.spec import ModelSpec, spec_from_config, spec_from_gguf
+from firsthand.scheduling.admission import Limits
+from firsthand.text.tokenizer import Tokenizer
+from firsthand.weights.catalogue import resolve
+from firsthand.weights.checkpoint import Checkpoint
+from firsthand.weights.files import parse_json_object, read_whole
+from firsthand.weights.loading import LoadReport, load
+from firsthand.weights.open import open_checkpoint
+from firsthand.weights.sources import Quantization, read_vector
+
+ROPE_FACTORS = "rope_freqs.weight"
+GENERATION_CONFIG = "generation_config.json"
+MAX_GENERATION_CONFIG_BYTES = 1 << 20
+MAX_GENERATION_CONFIG_ITEMS = 10_000
+
+Progress = Callable[[int, int], None]  # bytes of the file done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is to be held and run. An option that the executor has no use for is refused.
+
+    `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
+    auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
+    one per core. `kv_dtype`: float16 or float32. `max_step_tokens`: what one step computes at
+    most; longer prompts take several steps. `max_sequences`: how many run at once.
+    `disabled_rules` (native): fusion rules to leave out. `attention` (torch): which of its rungs.
+    """
+
+    executor: str = "native"
+    device: str = "cpu"
+    quantization: str = "auto"
+    max_context: int | None = None
+    threads: int | None = None
+    kv_dtype: str = "float16"
+    max_step_tokens: int = 512
+    max_sequences: int = 4
+    disabled_rules: tuple[str, ...] = ()
+    attention: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("executor", self.executor, ("native", "torch"))
+        _check_choice("quantization", self.quantization, get_args(Quantization))
+        _check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
+        for name in ("max_context", "threads"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise InvalidRequest(name, f"must be an integer, not {value!r}")
+        Limits(1, 1, self.max_sequences, self.max_step_tokens)  # refused now, not after a load
+        if self.executor == "native":
+            _check_choice("device", self.device, ("cpu",))
+            _refuse("attention", self.attention is not None, "torch")
+        else:
+            _refuse("threads", self.threads is not None, "native")
+            _refuse("disabled_rules", bool(self.disabled_rules), "native")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """All that an engine needs, ready. The store has one block more than the engine may use: the
+    last is for traces, which therefore never touch a running sequence."""
+
+    spec: ModelSpec
+    tokenizer: Tokenizer
+    executor: Executor
+    store: ContiguousStore
+    limits: Limits
+    weights: LoadReport
+    times: LoadTimes
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """The union of what config, generation config and tokenizer call an end."""
+        return self.spec.end_token_ids | self.tokenizer.end_ids
+
+
+def load_model(
+    model: str | Path, options: LoadOptions, progress: Progress | None = None
+) -> LoadedModel:
+    """Load a model by its name, path or hub id; nothing is fetched.
+
+    Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest (an option), or
+    CapacityExceeded when the KV store does not fit.
+    """
+    clock = time.perf_counter
+    began_s = clock()
+    environment = read_environment()
+    resolved = resolve(str(model), environment)
+    with closing(open_checkpoint(resolved.path)) as checkpoint:
+        spec = read_spec(checkpoint, options.max_context)
+        opened_s = clock()
+        tokenizer = read_tokenizer(checkpoint)
+        tokenizer.check_width(spec.vocab_size)
+        tokenized_s = clock()
+        executor = _executor(options, environment)
+        started_s = clock()
+        quantization: Quantization = options.quantization  # type: ignore[assignment]
+        weights = load(checkpoint, families.slots(spec), executor, quantization, progress)
+        loaded_s = clock()
+    limits = Limits(
+        vocab_size=spec.vocab_size,
+        context_length=spec.context_length,
+        max_sequences=options.max_sequences,
+        max_step_tokens=options.max_step_tokens,
+    )
+    executor.prepare(families.program(spec), limits.max_step_tokens, limits.max_sequences)
+    store = _store(spec, limits, options.kv_dtype)
+    ready_s = clock()
+    return LoadedModel(
+        spec=spec,
+        tokenizer=tokenizer,
+        executor=executor,
+        store=store,
+        limits=limits,
+        weights=weights,
+        times=LoadTimes(
+            open_ms=(opened_s - began_s) * 1e3,
+            tokenizer_ms=(tokenized_s - opened_s) * 1e3,
+            executor_ms=(started_s - tokenized_s) * 1e3,
+            weights_ms=(loaded_s - started_s) * 1e3,
+            prepare_ms=(ready_s - loaded_s) * 1e3,
+            total_ms=(ready_s - began_s) * 1e3,
+        ),
+    )
+
+
+def read_spec(checkpoint: Checkpoint, max_context: int | None = None) -> ModelSpec:
+    """The spec of an opened checkpoint, from its own words and those beside it."""
+    if checkpoint.form == "gguf":
+        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+        factors = checkpoint.tensors.get(ROPE_FACTORS)
+        values = None if factors is None else read_vector(checkpoint, factors).tolist()
+        return spec_from_gguf(checkpoint.metadata, shapes, max_context, values)
+    return spec_from_config(checkpoint.config, _generation_config(checkpoint), max_context)
+
+
+def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    if checkpoint.form == "gguf":
+        return Tokenizer.from_gguf(checkpoint.metadata, checkpoint.path)
+    return Tokenizer.from_folder(_folder(checkpoint))
+
+
+def _generation_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """Its end tokens count; what it says about sampling does not (see `options.py`)."""
+    path = _folder(checkpoint) / GENERATION_CONFIG
+    if not path.exists():
+        return {}
+    content = read_whole(path, MAX_GENERATION_CONFIG_BYTES)
+    return parse_json_object(content, str(path), MAX_GENERATION_CONFIG_ITEMS)
+
+
+def _folder(checkpoint: Checkpoint) -> Path:
+    path = Path(checkpoint.path)
+    return path if path.is_dir() else path.parent
+
+
+def _executor(options: LoadOptions, environment: Environment) -> Executor:
+    """Only the chosen executor is imported: torch is an extra, and slow to start."""
+    if options.executor == "native":
+        from firsthand.compute.native.executor import NativeExecutor
+
+        return NativeExecutor(
+            threads=environment.threads if options.threads is None else options.threads,
+            disabled_rules=options.disabled_rules,
+            isa=environment.isa or "",
+        )
+    try:
+        from firsthand.compute.torch.executor import TorchExecutor
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        message = "'torch' needs the extra: pip install 'firsthand[torch]'"
+        raise InvalidRequest("executor", message) from None
+    if options.attention is None:
+        return TorchExecutor(device=options.device)
+    return TorchExecutor(device=options.device, attention=options.attention)  # type: ignore[arg-type]
+
+
+def _store(spec: ModelSpec, limits: Limits, kv_dtype: str) -> ContiguousStore:
+    try:
+        return ContiguousStore(
+            spec.num_layers,
+            spec.num_kv_heads,
+            spec.head_size,
+            num_sequences=limits.max_sequences + 1,
+            max_tokens=limits.context_length,
+            dtype="float16" if kv_dtype == "float16" else "float32",
+        )
+    except MemoryError:
+        raise CapacityExceeded(
+            f"no room for the keys and values of {limits.max_sequences} sequences of "
+            f"{limits.context_length} tokens; lower max_context or max_sequences"
+        ) from None
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidRequest(field, f"must be one of {', '.join(choices)}, not {value!r}")
+
+
+def _refuse(field: str, given: bool, executor: str) -> None:
+    if given:
+        raise InvalidRequest(field, f"is an option of the {executor} executor only")

@@ -1,0 +1,137 @@
+"""The options of one generation: names, defaults, and how they become typed values.
+
+Owns: the keyword arguments of `generate`, `stream`, `chat` and `stream_chat`.
+May not know: models, text, who calls.
+Read next: `request.py`, which checks the ranges.
+
+None always means the default. The defaults are those of OpenAI's API: temperature 1, top_p 1,
+every other filter and penalty off. What a model's generation_config.json says about sampling is
+not mixed in: a request means the same on every model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from firsthand.errors import InvalidRequest
+from firsthand.request import RepetitionGuard, SamplingParams, StopRules
+from firsthand.text.stops import parse_stop
+
+DEFAULT_MAX_TOKENS = 256
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of a generation; `read_options` states each default."""
+
+    max_tokens: int | None  # 256; beyond the context, the generation ends when that is full
+    min_tokens: int | None  # 0; no end token or stop id ends it before so many tokens
+    temperature: float | None  # 1.0; 0 is greedy
+    top_k: int | None  # 0: off
+    top_p: float | None  # 1.0: off
+    min_p: float | None  # 0.0: off
+    repetition_penalty: float | None  # 1.0: off
+    presence_penalty: float | None  # 0.0: off
+    frequency_penalty: float | None  # 0.0: off
+    logit_bias: Mapping[int, float] | None  # none; added to the logits of these token ids
+    logprobs: int | None  # off; how many alternatives beside the token's own logprob
+    seed: int | None  # drawn from the operating system, and reported back
+    stop: str | Sequence[str] | None  # none; the text ends before the first of these
+    stop_token_ids: Iterable[int] | None  # none
+    ignore_end: bool | None  # False; True: the model's end tokens are ordinary ones
+    repetition_guard: RepetitionGuard | bool | None  # off; True: the guard's defaults
+
+
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logprobs",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The options of one generation, typed and in range. `seed` None: draw one per request."""
+
+    sampling: SamplingParams
+    stop: StopRules
+    stop_strings: tuple[str, ...]
+    seed: int | None
+
+
+def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> Checked:
+    """Raises InvalidRequest on an unknown name, with a suggestion, or on a value out of range."""
+    check_names(options, Options.__annotations__)
+    given = {name: value for name, value in options.items() if value is not None}
+    sampling: dict[str, Any] = {name: given[name] for name in _SAMPLING if name in given}
+    if "logit_bias" in given:
+        sampling["logit_bias"] = _logit_bias(given["logit_bias"])
+    seed = given.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise InvalidRequest("seed", f"must be an integer, not {seed!r}")
+    max_tokens = given.get("max_tokens", DEFAULT_MAX_TOKENS)
+    return Checked(
+        sampling=SamplingParams(**sampling),
+        stop=StopRules(
+            max_tokens=max_tokens,
+            min_tokens=given.get("min_tokens", 0),
+            end_token_ids=end_token_ids,
+            stop_token_ids=_stop_token_ids(given.get("stop_token_ids", ())),
+            ignore_end=_flag("ignore_end", given.get("ignore_end", False)),
+            repetition=_guard(given.get("repetition_guard", False)),
+        ),
+        stop_strings=parse_stop(given.get("stop")),
+        seed=seed,
+    )
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise InvalidRequest on the first name that is not known, with the nearest one that is."""
+    choices = sorted(known)
+    for name in given:
+        if name not in choices:
+            near = difflib.get_close_matches(name, choices, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(choices)}"
+            raise InvalidRequest(name, f"no such option; {hint}")
+
+
+def fresh_seed() -> int:
+    """64 bits from the operating system, so that no two unseeded requests are alike."""
+    return secrets.randbits(64)
+
+
+def _logit_bias(given: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(given, Mapping):
+        raise InvalidRequest("logit_bias", "must map token ids to numbers")
+    return tuple(given.items())
+
+
+def _stop_token_ids(given: object) -> frozenset[int]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidRequest("stop_token_ids", "must be a list of token ids")
+    token_ids = list(given)
+    for token_id in token_ids:
+        # Before the set: there, True would be 1.
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            raise InvalidRequest("stop_token_ids", f"must be integers, not {token_id!r}")
+    return frozenset(token_ids)
+
+
+def _flag(name: str, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise InvalidRequest(name, f"must be True or False, not {given!r}")
+    return given
+
+
+def _guard(given: object) -> RepetitionGuard | None:
+    if isinstance(given, RepetitionGuard):
+        return given
+    return RepetitionGuard() if _flag("repetition_guard", given) else None

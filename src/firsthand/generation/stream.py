@@ -1,0 +1,195 @@
+"""The events of one request become text, piece by piece.
+
+Owns: the order event → bytes → characters → stop strings, and the one end of each generation.
+May not know: models, threads, how a prompt came to be.
+Read next: `text/detokenize.py`, `text/stops.py`; below, `engine/worker.py` (`EventStream`).
+
+Streamed and not streamed are the same thing here: `completion` reads the stream to its end.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from firsthand.engine.worker import EventStream
+from firsthand.errors import EngineError
+from firsthand.generation.completion import Chunk, Completion, TokenLogprob
+from firsthand.generation.report import Report, StepLedger, StepTimes, Timeline
+from firsthand.request import Finish, FinishReason, Request, TokenEvent, Usage
+from firsthand.text.detokenize import Detokenizer, TokenSource
+from firsthand.text.stops import StopStrings
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request with what only the façade knows of it. Times are those of the clock.
+
+    `continues`: the text goes on from the prompt's, so a space at its beginning belongs to it.
+    """
+
+    request: Request
+    stop_strings: tuple[str, ...]
+    continues: bool
+    called_s: float
+    tokenized_s: float
+
+
+Reporter = Callable[[Request, Timeline, StepTimes], Report]
+
+
+class TextStream:
+    """An iterator of `Chunk`; the last one has the `Completion`.
+
+    Each wait for a token can be interrupted: Ctrl-C ends the generation with CANCELLED, the
+    chunk with the end still comes, and the engine goes on serving. Closing, or dropping, the
+    stream before its end aborts the request. A fault of the engine raises EngineError from
+    `__next__`, after which `failed` has what was generated until then.
+    """
+
+    def __init__(
+        self,
+        events: EventStream,
+        job: Job,
+        tokens: TokenSource,
+        clock: Callable[[], float],
+        ledger: StepLedger,
+        report: Reporter,
+    ) -> None:
+        self._events = events
+        self._job = job
+        self._tokens = tokens
+        self._clock = clock
+        self._ledger = ledger
+        self._report = report
+        self._detokenizer = Detokenizer(tokens, continues=job.continues)
+        self._stops = StopStrings(job.stop_strings)
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._token_at_s: list[float] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._detokenize_s = 0.0
+        self._closed = False
+        self.failed: Completion | None = None
+        # Runs also when the stream is dropped unread, where a generator's clean-up would not.
+        self._abandon = weakref.finalize(self, _abandon, events, ledger)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        if self._closed:
+            raise StopIteration
+        try:
+            return self._take(next(self._events))
+        except KeyboardInterrupt:
+            return self.cancel()
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abort what is left; no-op after the end."""
+        self._closed = True
+        self._abandon()
+
+    def cancel(self) -> Chunk:
+        """End the generation now, with reason CANCELLED and the text so far."""
+        at_s = self._clock()
+        finish = Finish(FinishReason.CANCELLED, "interrupted")
+        return self._take(TokenEvent(self._job.request.request_id, None, at_s, finish=finish))
+
+    def completion(self) -> Completion:
+        """Read to the end. Raises EngineError as `__next__` does."""
+        for chunk in self:
+            if chunk.completion is not None:
+                return chunk.completion
+        raise EngineError("the stream was closed before its end")
+
+    def _take(self, event: TokenEvent) -> Chunk:
+        started_s = self._clock()
+        logprobs = self._record(event)
+        text, finish = self._text_of(event)
+        self._texts.append(text)
+        self._detokenize_s += self._clock() - started_s
+        token_ids = () if event.token_id is None else (event.token_id,)
+        if finish is None:
+            return Chunk(text, token_ids, logprobs)
+        completion = self._end(finish)
+        if finish.reason is FinishReason.ERROR:
+            self.failed = completion
+            raise EngineError(f"request {self._job.request.request_id}: {finish.cause}")
+        return Chunk(text, token_ids, logprobs, completion)
+
+    def _text_of(self, event: TokenEvent) -> tuple[str, Finish | None]:
+        """The text that is certain now, and the end: the engine's, or a stop string before it.
+
+        A token that ends the sequence by its id has no text. At the end, what was held back for
+        half a character or a possible stop string is given out.
+        """
+        text, stop, finish = "", None, event.finish
+        ends_by_id = finish is not None and finish.reason in _ENDS_BY_ID
+        if event.token_id is not None and not ends_by_id:
+            text, stop = self._stops.add(self._detokenizer.add(event.token_id))
+        if finish is not None and stop is None:
+            tail, stop = self._stops.add(self._detokenizer.finish())
+            text += tail if stop is not None else tail + self._stops.finish()
+        if stop is not None:
+            finish = Finish(FinishReason.STOP_STRING, stop)
+        return text, finish
+
+    def _record(self, event: TokenEvent) -> tuple[TokenLogprob, ...] | None:
+        """Count the event's token; its logprob entry, if they were asked for."""
+        wanted = self._job.request.sampling.logprobs is not None
+        if event.token_id is None:
+            return () if wanted else None
+        self._token_ids.append(event.token_id)
+        self._token_at_s.append(event.at_s)
+        if not wanted or event.logprob is None:
+            return () if wanted else None
+        raw = self._tokens.token_bytes(event.token_id)
+        entry = TokenLogprob(
+            token_id=event.token_id,
+            text=raw.decode("utf-8", "replace"),
+            raw=raw,
+            logprob=event.logprob,
+            top=tuple(
+                (token_id, self._tokens.token_bytes(token_id).decode("utf-8", "replace"), logprob)
+                for token_id, logprob in event.top_logprobs
+            ),
+        )
+        self._logprobs.append(entry)
+        return (entry,)
+
+    def _end(self, finish: Finish) -> Completion:
+        steps = self._ledger.close(self._events.request_id)
+        self.close()  # a stop string or an interrupt: the engine learns of it by this abort
+        request = self._job.request
+        timeline = Timeline(
+            called_s=self._job.called_s,
+            tokenized_s=self._job.tokenized_s,
+            token_at_s=tuple(self._token_at_s),
+            ended_s=self._clock(),
+            detokenize_ms=self._detokenize_s * 1e3,
+        )
+        return Completion(
+            text="".join(self._texts),
+            token_ids=tuple(self._token_ids),
+            finish=finish,
+            usage=Usage(len(request.prompt_token_ids), len(self._token_ids)),
+            seed=request.seed,
+            report=self._report(request, timeline, steps),
+            logprobs=tuple(self._logprobs) if request.sampling.logprobs is not None else None,
+        )
+
+
+_ENDS_BY_ID = (FinishReason.END_TOKEN, FinishReason.STOP_ID)
+
+
+def _abandon(events: EventStream, ledger: StepLedger) -> None:
+    events.close()
+    ledger.close(events.request_id)

@@ -1,0 +1,7 @@
+"""Keys and values of past tokens: which block belongs to whom, and the memory behind it.
+
+Owns: `blocks.py` (ids only, pure) and the stores (memory only). One integer, the block id, is all
+that passes between them.
+May not know: requests, models, scheduling.
+Read next: `blocks.py`, then `store.py` and `contiguous.py`.
+"""

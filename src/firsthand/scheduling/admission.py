@@ -1,0 +1,73 @@
+"""What can be scheduled at all: limits, and the check of a request against them.
+
+Owns: the refusals. A request that passes can be run to its end; nothing about it is left to be
+found wrong inside a step.
+May not know: who is running; text; arrays.
+Read next: `scheduler.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from firsthand.errors import ContextLengthExceeded, InvalidRequest
+from firsthand.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`context_length` bounds prompt and new tokens of one sequence together.
+
+    A step may compute at least one token of each running sequence, so `max_sequences` cannot
+    exceed `max_step_tokens`: that is what keeps a long prompt from stopping running streams.
+    """
+
+    vocab_size: int
+    context_length: int
+    max_sequences: int
+    max_step_tokens: int
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "context_length", "max_sequences", "max_step_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidRequest(name, f"must be an integer of at least 1, not {value!r}")
+        if self.max_sequences > self.max_step_tokens:
+            raise InvalidRequest(
+                "max_sequences",
+                f"{self.max_sequences} sequences do not fit {self.max_step_tokens} tokens per step",
+            )
+
+
+def max_stored_tokens(request: Request, limits: Limits) -> int:
+    """Tokens that a request can have in the store at most: all but the last one drawn."""
+    whole = len(request.prompt_token_ids) + request.stop.max_tokens
+    return min(whole, limits.context_length) - 1
+
+
+def check_request(request: Request, limits: Limits) -> None:
+    """Raise InvalidRequest on what cannot be run.
+
+    A prompt must leave room for one new token. `max_tokens` beyond the context is no error: the
+    sequence then ends with reason CONTEXT.
+    """
+    num_prompt_tokens = len(request.prompt_token_ids)
+    if num_prompt_tokens >= limits.context_length:
+        raise ContextLengthExceeded(
+            "prompt",
+            f"{num_prompt_tokens} tokens leave no room for a new one in a context of "
+            f"{limits.context_length}",
+        )
+    _check_ids("prompt", request.prompt_token_ids, limits.vocab_size)
+    _check_ids("stop_token_ids", request.stop.stop_token_ids, limits.vocab_size)
+    biased = (token_id for token_id, _ in request.sampling.logit_bias)
+    _check_ids("logit_bias", biased, limits.vocab_size)
+
+
+def _check_ids(field: str, token_ids: Iterable[object], vocab_size: int) -> None:
+    for token_id in token_ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            raise InvalidRequest(field, f"token ids are integers, not {token_id!r}")
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(field, f"token id {token_id} is outside 0…{vocab_size - 1}")

@@ -1,0 +1,122 @@
+"""The step: plan, run, commit, one fact, and a runner that may fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from firsthand.engine.engine import Engine
+from firsthand.engine.facts import StepFacts
+from firsthand.errors import InvalidRequest
+from firsthand.kvcache.blocks import BlockPool
+from firsthand.request import FinishReason, Request, SamplingParams, StopRules
+from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
+from firsthand.scheduling.scheduler import Scheduler
+
+
+class FakeRunner:
+    """Draws the position as the token; raises in the steps that it is told."""
+
+    def __init__(self, fail_in: set[int] | None = None) -> None:
+        self.fail_in = fail_in or set()
+        self.num_steps = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.num_steps += 1
+        if self.num_steps in self.fail_in:
+            raise ValueError("a fault on purpose")
+        drawn = tuple(
+            Drawn(piece.sequence_id, piece.draw.position) for piece in plan.slices if piece.draw
+        )
+        return StepResult(drawn, forward_ms=3.0, sample_ms=1.0)
+
+
+class Clock:
+    """Each look is a millisecond later."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return self.looks / 1000
+
+
+def engine(runner: FakeRunner, facts: list[StepFacts]) -> Engine:
+    scheduler = Scheduler(Limits(100, 50, 3, 8), BlockPool(3, 50))
+    return Engine(scheduler, runner, Clock(), facts.append)
+
+
+def request(name: str, prompt: int = 2, new: int = 3) -> Request:
+    return Request(name, (1,) * prompt, SamplingParams(), StopRules(new), 0)
+
+
+def test_a_request_from_end_to_end() -> None:
+    facts: list[StepFacts] = []
+    machine = engine(FakeRunner(), facts)
+    machine.add(request("a"))
+    events = []
+    while machine.has_work:
+        events += machine.step()
+    assert [event.token_id for event in events] == [2, 3, 4]
+    assert [event.finish.reason for event in events if event.finish] == [FinishReason.LENGTH]
+    assert [event.at_s for event in events] == sorted(event.at_s for event in events)
+    assert len(facts) == 3
+
+
+def test_a_step_tells_what_it_did() -> None:
+    facts: list[StepFacts] = []
+    machine = engine(FakeRunner(), facts)
+    machine.add(request("a", prompt=2, new=1))
+    machine.add(request("b", prompt=9))
+    machine.step()
+    (fact,) = facts
+    assert fact.request_ids == ("a", "b")
+    assert fact.slice_tokens == (2, 6)
+    assert (fact.num_tokens, fact.num_sequences) == (8, 2)
+    assert (fact.num_drawn, fact.num_finished) == (1, 1)
+    assert (fact.num_waiting, fact.num_running, fact.num_used_blocks) == (0, 1, 1)
+    assert (fact.forward_ms, fact.sample_ms) == (3.0, 1.0)
+    assert (fact.plan_ms, fact.run_ms, fact.commit_ms) == pytest.approx((1.0, 1.0, 1.0))
+    assert fact.error is None
+
+
+def test_s_45_a_step_that_fails_ends_its_requests_and_the_engine_lives() -> None:
+    facts: list[StepFacts] = []
+    machine = engine(FakeRunner(fail_in={2}), facts)
+    machine.add(request("a"))
+    machine.add(request("long", prompt=20))  # in the middle of its prompt when the fault comes
+    machine.step()
+    events = machine.step()
+    assert [event.request_id for event in events] == ["a", "long"]
+    for event in events:
+        assert event.token_id is None
+        assert event.finish is not None
+        assert event.finish.reason is FinishReason.ERROR
+        assert "ValueError: a fault on purpose" in str(event.finish.cause)
+    assert facts[-1].error is not None
+    assert facts[-1].num_used_blocks == 0
+    assert not machine.has_work
+    machine.add(request("next", new=1))
+    assert [event.token_id for event in machine.step()] == [2]
+
+
+def test_those_who_wait_are_not_in_the_failed_step() -> None:
+    machine = engine(FakeRunner(fail_in={1}), [])
+    for name in "abcd":
+        machine.add(request(name, prompt=1, new=1))
+    assert [event.request_id for event in machine.step()] == ["a", "b", "c"]
+    assert [(event.request_id, event.token_id) for event in machine.step()] == [("d", 1)]
+
+
+def test_abort_and_check() -> None:
+    machine = engine(FakeRunner(), [])
+    machine.add(request("a"))
+    event = machine.abort("a")
+    assert event is not None
+    assert event.finish is not None
+    assert event.finish.reason is FinishReason.CANCELLED
+    assert machine.abort("a") is None
+    assert not machine.has_work
+    with pytest.raises(InvalidRequest):
+        machine.check(request("b", prompt=50))

@@ -1,0 +1,165 @@
+"""Plan integers become arrays, logits become tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from firsthand.compute.batch import FlatBatch
+from firsthand.compute.executor import ModelProgram, OpTime
+from firsthand.engine.runner import ModelRunner, flat_batch, trace_plans
+from firsthand.errors import EngineError
+from firsthand.kvcache.contiguous import ContiguousStore
+from firsthand.kvcache.store import KVStore
+from firsthand.quant.formats import WeightSource
+from firsthand.request import SamplingParams
+from firsthand.scheduling.plan import Draw, Drawn, SequenceSlice, StepPlan
+
+VOCAB = 6
+DRAW = Draw(SamplingParams(), seed=1, position=2)
+PLAN = StepPlan(
+    (
+        SequenceSlice(4, (1, 2, 3), 5, (1,), None),
+        SequenceSlice(7, (4,), 0, (0,), DRAW),
+        SequenceSlice(9, (5, 0), 2, (2,), DRAW),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    error: str | None = None
+
+
+def argmax(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[Outcome]:
+    assert len(draws) == len(logits)
+    return [Outcome(int(row.argmax()), float(row.max()), ((0, -1.0),)) for row in logits]
+
+
+class FakeExecutor:
+    """The most likely next token is the row's own token."""
+
+    name = "fake"
+
+    def __init__(self, vocab: int = VOCAB) -> None:
+        self.vocab = vocab
+
+    def load_weight(self, source: WeightSource) -> None: ...
+    def load_vector(self, name: str, values: NDArray[np.float32]) -> None: ...
+    def alias(self, name: str, target: str) -> None: ...
+    def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None: ...
+
+    def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
+        logits = np.zeros((len(batch.logit_rows), self.vocab), dtype=np.float32)
+        logits[np.arange(len(logits)), batch.token_ids[batch.logit_rows]] = 2.0
+        return logits
+
+    def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
+        return self.run(batch, store), [OpTime("embed", "", (batch.num_tokens, 4), 0.1, 16)]
+
+    def memory(self) -> dict[str, int]:
+        return {}
+
+
+def store() -> ContiguousStore:
+    return ContiguousStore(1, 1, 2, num_sequences=3, max_tokens=10)
+
+
+def test_the_flat_batch_has_no_padding_and_positions_of_the_sequences() -> None:
+    batch = flat_batch(PLAN, store())
+    assert batch.token_ids.tolist() == [1, 2, 3, 4, 5, 0]
+    assert batch.positions.tolist() == [5, 6, 7, 0, 2, 3]
+    assert batch.row_starts.tolist() == [0, 3, 4, 6]
+    assert batch.block_starts.tolist() == [[10], [0], [20]]
+    assert batch.logit_rows.tolist() == [3, 5]
+    assert batch.slots().tolist() == [15, 16, 17, 0, 22, 23]
+    assert (batch.num_tokens, batch.num_sequences, batch.block_size) == (6, 3, 10)
+    kinds = [batch.token_ids.dtype, batch.positions.dtype, batch.row_starts.dtype]
+    assert [*kinds, batch.logit_rows.dtype] == [np.dtype(np.int32)] * 4
+    assert batch.block_starts.dtype == np.int64
+
+
+def test_shorter_block_tables_are_filled_up_with_minus_one() -> None:
+    small = ContiguousStore(1, 1, 2, num_sequences=8, max_tokens=2)
+    plan = StepPlan(
+        (
+            SequenceSlice(0, (1, 2, 3), 0, (3, 1), None),
+            SequenceSlice(1, (4,), 0, (0,), DRAW),
+        )
+    )
+    batch = flat_batch(plan, small)
+    assert batch.block_starts.tolist() == [[6, 2], [0, -1]]
+    assert batch.slots().tolist() == [6, 7, 2, 0]
+
+
+def test_a_plan_without_draws_wants_no_logits() -> None:
+    batch = flat_batch(StepPlan(PLAN.slices[:1]), store())
+    assert batch.logit_rows.shape == (0,)
+    assert batch.logit_rows.dtype == np.int32
+
+
+def runner(executor: FakeExecutor) -> ModelRunner:
+    ticks = iter(range(100))
+    return ModelRunner(executor, store(), VOCAB, argmax, lambda: float(next(ticks)))
+
+
+def test_each_slice_with_a_draw_gets_its_token_in_order() -> None:
+    result = runner(FakeExecutor()).run(PLAN)
+    assert result.drawn == (
+        Drawn(7, 4, logprob=2.0, top_logprobs=((0, -1.0),)),
+        Drawn(9, 0, logprob=2.0, top_logprobs=((0, -1.0),)),
+    )
+    assert (result.forward_ms, result.sample_ms) == (1000.0, 1000.0)
+
+
+def test_an_empty_plan_runs_nothing() -> None:
+    assert runner(FakeExecutor()).run(StepPlan(())).drawn == ()
+
+
+def test_a_step_in_the_middle_of_a_prompt_draws_nothing() -> None:
+    assert runner(FakeExecutor()).run(StepPlan(PLAN.slices[:1])).drawn == ()
+
+
+def test_logits_of_another_shape_are_a_fault() -> None:
+    with pytest.raises(EngineError, match=r"\(2, 5\) instead of \(2, 6\)"):
+        runner(FakeExecutor(vocab=5)).run(PLAN)
+
+
+def test_the_samplers_errors_are_passed_on() -> None:
+    def refuse(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[Outcome]:
+        return [Outcome(1), Outcome(-1, error="no finite logit")]
+
+    broken = ModelRunner(FakeExecutor(), store(), VOCAB, refuse, lambda: 0.0)
+    assert broken.run(PLAN).drawn == (Drawn(7, 1), Drawn(9, -1, error="no finite logit"))
+
+
+@pytest.mark.parametrize(
+    ("last_only", "shapes"),
+    [
+        (False, [(0, 4, True)]),
+        (True, [(0, 4, False), (4, 4, False), (8, 1, False), (9, 1, True)]),
+    ],
+)
+def test_a_trace_is_of_the_prompts_first_step_or_of_its_last_token(
+    last_only: bool, shapes: list[tuple[int, int, bool]]
+) -> None:
+    plans = trace_plans(tuple(range(10)), 2, 4, last_only=last_only)
+    pieces = [plan.slices[0] for plan in plans]
+    found = [(piece.start, len(piece.token_ids), piece.draw is not None) for piece in pieces]
+    assert found == shapes
+    assert all(piece.block_ids == (2,) for piece in pieces)
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+def test_trace_lists_the_operators(last_only: bool) -> None:
+    traced = runner(FakeExecutor()).trace((1, 2, 3), 2, 8, last_only=last_only)
+    assert [op.shape for op in traced] == [(1 if last_only else 3, 4)]
+    (op,) = runner(FakeExecutor()).trace((1,), 2, 8, last_only=last_only)
+    assert op.shape == (1, 4)

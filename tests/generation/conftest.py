@@ -1,0 +1,17 @@
+"""A whole model, made on the spot, for the tests of this folder.
+
+Owns: the micro model's folder. May not know: how a test runs it. Read next: `test_llm.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firsthand.cli.micro import write_micro_model
+
+
+@pytest.fixture(scope="session")
+def micro_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_micro_model(tmp_path_factory.mktemp("micro"))
