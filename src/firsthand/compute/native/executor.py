@@ -196,7 +196,14 @@ class NativeExecutor:
             case "store":
                 plan.store(step.layer, inputs[0], inputs[1], step.rotate)
             case "attend":
-                plan.attend(step.layer, inputs[0], outputs[0], step.num_heads, step.rotate)
+                plan.attend(
+                    step.layer,
+                    inputs[0],
+                    outputs[0],
+                    step.num_heads,
+                    step.num_kv_heads,
+                    step.rotate,
+                )
             case "activation":
                 plan.activation(inputs[0], inputs[1], outputs[0], step.kind)
             case "add":

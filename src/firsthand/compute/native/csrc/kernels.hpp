@@ -83,11 +83,26 @@ struct StoreCall {
   Cache cache;
 };
 
+// Rows of one sequence whose attention is computed together.
+struct AttendTile {
+  int64_t first_row;
+  int32_t sequence, rows;
+};
+
+// A tile has at most this many queries (rows · heads of a key/value head), or one row.
+constexpr int64_t kTileQueries = 48;
+constexpr int64_t attend_stride(int64_t d) { return (d + 15) / 16 * 16; }
+// Floats of scratch that a thread needs: queries, outputs, (m, l), and a chunk of 64.
+constexpr int64_t attend_scratch(int64_t d, int64_t heads) {
+  const int64_t queries = heads > kTileQueries ? heads : kTileQueries;
+  return queries * (2 * attend_stride(d) + 2) + 2 * 64 * attend_stride(d);
+}
+
 struct AttendCall {
   const float* q;           // (rows, h · d)
   float* out;               // (rows, h · d)
   const int32_t* positions;
-  const int32_t* sequence_of;     // (rows)
+  const AttendTile* tiles;
   const int64_t* block_starts;    // (sequences, max_blocks)
   int64_t max_blocks, block_size;
   int32_t h;
@@ -127,7 +142,8 @@ struct Kernels {
   void (*norm)(const NormCall&, int64_t begin, int64_t end);            // rows
   void (*rope)(const RopeCall&, int64_t begin, int64_t end);            // rows
   void (*store)(const StoreCall&, int64_t begin, int64_t end);          // rows
-  void (*attend)(const AttendCall&, int64_t begin, int64_t end);        // row · g + key/value head
+  // tile · g + key/value head
+  void (*attend)(const AttendCall&, int64_t begin, int64_t end, float* scratch);
   void (*activation)(const ActivationCall&, int64_t begin, int64_t end);  // elements / 16
   void (*add)(const float* x, const float* y, float* out, int64_t begin, int64_t end);  // as above
 };

@@ -225,10 +225,10 @@ NB_MODULE(_native, m) {
            },
            "layer"_a, "k"_a, "v"_a, "rotate"_a = false)
       .def("attend",
-           [](Plan& p, int layer, int q, int out, int heads, bool rotate) {
-             p.add_step(AttendStep{layer, q, out, heads, rotate});
+           [](Plan& p, int layer, int q, int out, int heads, int groups, bool rotate) {
+             p.add_step(AttendStep{layer, q, out, heads, groups, rotate});
            },
-           "layer"_a, "q"_a, "out"_a, "heads"_a, "rotate"_a = false)
+           "layer"_a, "q"_a, "out"_a, "heads"_a, "groups"_a, "rotate"_a = false)
       .def("activation",
            [](Plan& p, int gate, int up, int out, const std::string& kind) {
              p.add_step(ActivationStep{gate, up, out, activation_of(kind)});

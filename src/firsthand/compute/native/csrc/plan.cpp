@@ -69,6 +69,11 @@ void Plan::add_step(Step step) {
     require(!linear->logits || linear->weights[0]->n == vocab_, "head: rows differ from vocabulary");
     max_stride_ = std::max(max_stride_, stride_of(*linear));
   }
+  if (const auto* attend = std::get_if<AttendStep>(&step)) {
+    require(attend->heads > 0 && attend->groups > 0 && attend->heads % attend->groups == 0,
+            "attend: heads must be a multiple of key/value heads");
+    attend_floats_ = std::max(attend_floats_, attend_scratch(d_, attend->heads / attend->groups));
+  }
   steps_.push_back(std::move(step));
 }
 
@@ -83,13 +88,17 @@ void Plan::finish() {
   prepared_f_.assign(size(rows * max_stride_ + kSlack), 0.0f);
   prepared_q_.assign(size(rows * max_stride_ + kSlack), 0);
   prepared_sums_.assign(size(rows * max_stride_ / 16 + kSlack), 0);
-  sequence_of_.assign(size(max_tokens_), 0);
+  tiles_.assign(size(max_tokens_), AttendTile{});
+  attend_scratch_.assign(size(attend_floats_ * threads_->count()), 0.0f);
   slots_.assign(size(max_tokens_), 0);
 }
 
 void Plan::bind_store(std::vector<void*> keys, std::vector<void*> values, bool half, int g,
                       int64_t slots) {
   require(keys.size() == values.size() && g > 0 && slots > 0, "store: bad shape");
+  for (const Step& step : steps_)
+    if (const auto* attend = std::get_if<AttendStep>(&step))
+      require(attend->groups == g, "store: another number of key/value heads than the model has");
   keys_ = std::move(keys);
   values_ = std::move(values);
   half_ = half;
@@ -105,8 +114,9 @@ Cache Plan::cache(int layer) const {
 int64_t Plan::scratch_bytes() const {
   return static_cast<int64_t>(4 * (scratch_.size() + logits_.size() + prepared_scale_.size() +
                                    prepared_f_.size() + prepared_sums_.size() +
-                                   sequence_of_.size() + cosine_.size() + sine_.size()) +
-                              2 * prepared_q_.size() + 8 * slots_.size());
+                                   attend_scratch_.size() + cosine_.size() + sine_.size()) +
+                              2 * prepared_q_.size() + 8 * slots_.size() +
+                              sizeof(AttendTile) * tiles_.size());
 }
 
 void Plan::check(const Batch& b) const {
@@ -140,25 +150,37 @@ void Plan::check(const Batch& b) const {
   }
 }
 
-// The sequence and the store slot of each row.
+// The store slot of each row.
 void Plan::locate(const Batch& b) {
   for (int64_t s = 0; s < b.num_sequences; ++s)
     for (int64_t r = b.row_starts[s]; r < b.row_starts[s + 1]; ++r) {
       const int64_t position = b.positions[r];
-      sequence_of_[static_cast<size_t>(r)] = static_cast<int32_t>(s);
       slots_[static_cast<size_t>(r)] =
           b.block_starts[s * b.max_blocks + position / b.block_size] + position % b.block_size;
     }
 }
 
+// Rows of each sequence in tiles, from the last one, which has the longest context, to the first.
+void Plan::tile(const Batch& b, int64_t heads) {
+  const int64_t most = std::max<int64_t>(1, kTileQueries / heads);
+  num_tiles_ = 0;
+  for (int64_t s = b.num_sequences - 1; s >= 0; --s)
+    for (int64_t end = b.row_starts[s + 1]; end > b.row_starts[s];) {
+      const int64_t rows = std::min<int64_t>(most, end - b.row_starts[s]);
+      end -= rows;
+      tiles_[static_cast<size_t>(num_tiles_++)] = {end, static_cast<int32_t>(s),
+                                                   static_cast<int32_t>(rows)};
+    }
+}
+
 void Plan::run_step(const EmbedStep& s, const Batch& b) {
   const EmbedCall call{s.table.get(), b.token_ids, at(s.out)};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.embed(call, i, j); });
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.embed(call, i, j); });
 }
 
 void Plan::run_step(const NormStep& s, const Batch& b) {
   const NormCall call{at(s.x), s.gain.data(), at(s.out), width(s.x), s.eps};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.norm(call, i, j); });
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.norm(call, i, j); });
 }
 
 void Plan::run_step(const LinearStep& s, const Batch& b) {
@@ -172,7 +194,7 @@ void Plan::run_step(const LinearStep& s, const Batch& b) {
       s.gain.empty() ? nullptr : s.gain.data(), s.eps,
       !std::all_of(s.weights.begin(), s.weights.end(), is_float),
       std::any_of(s.weights.begin(), s.weights.end(), is_float), prepared};
-  threads_->run(rows, 4, [&](int64_t i, int64_t j) { kernels_.prepare(prepare, i, j); });
+  threads_->run(rows, 4, [&](int64_t i, int64_t j, int) { kernels_.prepare(prepare, i, j); });
 
   const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
   const bool gated = s.gated != Activation::none;
@@ -182,38 +204,42 @@ void Plan::run_step(const LinearStep& s, const Batch& b) {
                           s.logits ? logits_.data() : at(s.outs[i]), s.gated, prepared, rows};
     const int64_t panels = s.weights[i]->num_panels();
     threads_->run(panels, grain_of(panels, threads_->count()),
-                  [&](int64_t p, int64_t q) { kernels_.linear(call, p, q); });
+                  [&](int64_t p, int64_t q, int) { kernels_.linear(call, p, q); });
   }
 }
 
 void Plan::run_step(const RopeStep& s, const Batch& b) {
   const RopeCall call{at(s.x), at(s.out), b.positions, s.heads, table()};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.rope(call, i, j); });
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.rope(call, i, j); });
 }
 
 void Plan::run_step(const StoreStep& s, const Batch& b) {
   const StoreCall call{at(s.k), at(s.v), b.positions, slots_.data(), s.rotate, table(),
                        cache(s.layer)};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j) { kernels_.store(call, i, j); });
+  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.store(call, i, j); });
 }
 
 void Plan::run_step(const AttendStep& s, const Batch& b) {
-  const AttendCall call{at(s.q), at(s.out), b.positions, sequence_of_.data(), b.block_starts,
+  tile(b, s.heads / s.groups);
+  const AttendCall call{at(s.q), at(s.out), b.positions, tiles_.data(), b.block_starts,
                         b.max_blocks, b.block_size, s.heads,
                         1.0f / std::sqrt(static_cast<float>(d_)), s.rotate, table(),
                         cache(s.layer)};
-  threads_->run(b.num_tokens * g_, 1, [&](int64_t i, int64_t j) { kernels_.attend(call, i, j); });
+  const int64_t scratch = attend_scratch(d_, s.heads / s.groups);
+  threads_->run(num_tiles_ * s.groups, 1, [&](int64_t i, int64_t j, int thread) {
+    kernels_.attend(call, i, j, attend_scratch_.data() + thread * scratch);
+  });
 }
 
 void Plan::run_step(const ActivationStep& s, const Batch& b) {
   const ActivationCall call{at(s.gate), at(s.up), at(s.out), s.kind};
   const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
-  threads_->run(lanes, 256, [&](int64_t i, int64_t j) { kernels_.activation(call, i, j); });
+  threads_->run(lanes, 256, [&](int64_t i, int64_t j, int) { kernels_.activation(call, i, j); });
 }
 
 void Plan::run_step(const AddStep& s, const Batch& b) {
   const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
-  threads_->run(lanes, 256, [&](int64_t i, int64_t j) {
+  threads_->run(lanes, 256, [&](int64_t i, int64_t j, int) {
     kernels_.add(at(s.x), at(s.y), at(s.out), i, j);
   });
 }

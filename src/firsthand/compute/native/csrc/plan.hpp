@@ -36,7 +36,7 @@ struct LinearStep {
 };
 struct RopeStep { int x; int heads; int out; };
 struct StoreStep { int layer; int k; int v; bool rotate; };
-struct AttendStep { int layer; int q; int out; int heads; bool rotate; };
+struct AttendStep { int layer; int q; int out; int heads; int groups; bool rotate; };
 struct ActivationStep { int gate; int up; int out; Activation kind; };
 struct AddStep { int x; int y; int out; };
 using Step = std::variant<EmbedStep, NormStep, LinearStep, RopeStep, StoreStep, AttendStep,
@@ -84,6 +84,7 @@ class Plan {
   Cache cache(int layer) const;
   void check(const Batch& batch) const;
   void locate(const Batch& batch);
+  void tile(const Batch& batch, int64_t heads);
 
   void run_step(const EmbedStep&, const Batch&);
   void run_step(const NormStep&, const Batch&);
@@ -107,8 +108,11 @@ class Plan {
 
   std::vector<float> scratch_, logits_, prepared_scale_, prepared_f_;
   std::vector<int16_t> prepared_q_;
-  std::vector<int32_t> prepared_sums_, sequence_of_;
+  std::vector<int32_t> prepared_sums_;
   std::vector<int64_t> slots_;
+  std::vector<AttendTile> tiles_;
+  std::vector<float> attend_scratch_;
+  int64_t attend_floats_ = 0, num_tiles_ = 0;
 
   std::vector<void*> keys_, values_;
   bool half_ = false;

@@ -45,7 +45,7 @@ FlushDenormals::~FlushDenormals() {
 
 Threads::Threads(int count) {
   if (count < 1 || count > 256) throw std::invalid_argument("threads: at least 1, at most 256");
-  for (int i = 1; i < count; ++i) workers_.emplace_back([this] { work(); });
+  for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { work(i); });
 }
 
 Threads::~Threads() {
@@ -55,15 +55,15 @@ Threads::~Threads() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void Threads::take_chunks() {
+void Threads::take_chunks(int thread) {
   for (;;) {
     const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
     if (begin >= items_) return;
-    (*body_)(begin, begin + grain_ < items_ ? begin + grain_ : items_);
+    (*body_)(begin, begin + grain_ < items_ ? begin + grain_ : items_, thread);
   }
 }
 
-void Threads::work() {
+void Threads::work(int thread) {
   const FlushDenormals flush;
   uint32_t seen = 0;
   for (;;) {
@@ -73,16 +73,15 @@ void Threads::work() {
     seen = generation_.load(std::memory_order_acquire);
     if (stopping_.load()) return;
     inside_.fetch_add(1);
-    if (open_.load()) take_chunks();
+    if (open_.load()) take_chunks(thread);
     if (inside_.fetch_sub(1) == 1) inside_.notify_one();
   }
 }
 
-void Threads::run(int64_t items, int64_t grain,
-                  const std::function<void(int64_t, int64_t)>& body) {
+void Threads::run(int64_t items, int64_t grain, const Body& body) {
   if (items <= 0) return;
   if (workers_.empty() || items <= grain) {
-    body(0, items);
+    body(0, items, 0);
     return;
   }
   body_ = &body;
@@ -92,7 +91,7 @@ void Threads::run(int64_t items, int64_t grain,
   open_.store(true);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
-  take_chunks();
+  take_chunks(0);
   open_.store(false);
   for (int spin = 0; spin < kSpins && inside_.load() != 0; ++spin) pause();
   for (int32_t left = inside_.load(); left != 0; left = inside_.load()) inside_.wait(left);

@@ -25,17 +25,21 @@ class Threads {
 
   int count() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(begin, end) until all of 0 … items − 1 is done; `grain` items at a time. The body
-  // must not throw. Which thread takes which chunk is not fixed, and no result may depend on it.
-  void run(int64_t items, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+  // (begin, end, thread): items begin … end − 1, on thread 0 (the caller) … count − 1.
+  using Body = std::function<void(int64_t, int64_t, int)>;
+
+  // Calls the body until all of 0 … items − 1 is done; `grain` items at a time. The body must not
+  // throw. Which thread takes which chunk is not fixed, and no result may depend on it; the thread's
+  // number is for its own scratch memory.
+  void run(int64_t items, int64_t grain, const Body& body);
 
  private:
-  void work();
-  void take_chunks();
+  void work(int thread);
+  void take_chunks(int thread);
 
   std::vector<std::thread> workers_;
   // Written by the caller while the call is closed and no worker is inside; read by workers inside.
-  const std::function<void(int64_t, int64_t)>* body_ = nullptr;
+  const Body* body_ = nullptr;
   int64_t items_ = 0, grain_ = 1;
   std::atomic<int64_t> next_{0};
   std::atomic<bool> open_{false};
