@@ -1,0 +1,356 @@
+"""The vocabulary inside a GGUF file.
+
+Owns: the keys `tokenizer.*`, the pre-tokenizers that GGUF names, merges out of scores.
+May not know: the file's bytes (a reader gives the key/value table), the tokenizers library.
+Read next: `vocabulary.py` (the result), `tokenizer.py` (its user).
+
+Two kinds are known. `gpt2`: byte-level pieces and merges; `tokenizer.ggml.pre` names how text is
+cut into words first. `llama`: SentencePiece's byte-pair encoding, which has scores instead of
+merges: the pair whose joined piece has the highest score is merged first.
+Source: github.com/ggml-org/ggml/blob/master/docs/gguf.md; github.com/google/sentencepiece.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firsthand.errors import CheckpointError, UnsupportedModel
+from firsthand.text.vocabulary import (
+    MAX_MERGES,
+    MAX_PIECE_CHARS,
+    MAX_TEMPLATE_CHARS,
+    MAX_TOKENS,
+    WORD_MARK,
+    AddedToken,
+    SpecialIds,
+    TokenKind,
+    Vocabulary,
+    added_token_kind,
+    end_token_ids,
+    is_byte_piece,
+    is_plain_text,
+)
+
+MAX_ALL_CHARS = 32_000_000
+
+_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEKKEN_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizer:
+    """How text is cut before merging: each pattern in turn cuts what the one before left.
+
+    `whole_words`: a word that is a piece is taken at once, without merges.
+    """
+
+    patterns: tuple[str, ...]
+    compose: bool = False  # Unicode normal form C first
+    whole_words: bool = False
+    add_bos: bool = False
+
+
+_GPT2 = PreTokenizer((_GPT2_WORDS,))
+_SINGLE_DIGITS = PreTokenizer((r"\p{N}", _GPT2_WORDS))
+_LLAMA3 = PreTokenizer((_LLAMA3_WORDS,), whole_words=True, add_bos=True)
+_QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+
+# A file without the key, or with `default`, predates the names; it is taken as GPT-2's.
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "default": _GPT2,
+    "gpt-2": _GPT2,
+    "phi-2": _GPT2,
+    "olmo": _GPT2,
+    "mpt": _GPT2,
+    "smollm": _SINGLE_DIGITS,
+    "starcoder": _SINGLE_DIGITS,
+    "refact": _SINGLE_DIGITS,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "falcon3": _LLAMA3,
+    "qwen2": PreTokenizer((_QWEN2_WORDS,), compose=True),
+    "deepseek-r1-qwen": PreTokenizer((_QWEN2_WORDS,)),
+    "tekken": PreTokenizer((_TEKKEN_WORDS,), whole_words=True, add_bos=True),
+}
+
+_ROLES = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+    "sep_token": "seperator",  # GGUF's own spelling
+}
+_END_ROLES = ("eos", "eot", "eom")
+
+
+def vocabulary_from_gguf(metadata: Mapping[str, Any], file: str) -> Vocabulary:
+    """The vocabulary in a GGUF's key/value table. Raises CheckpointError, UnsupportedModel."""
+    model = metadata.get("tokenizer.ggml.model")
+    if model not in ("gpt2", "llama"):
+        raise UnsupportedModel(f"{file}: tokenizer model {model!r}; known are 'gpt2' and 'llama'")
+    tokens = _tokens(metadata, file)
+    kinds = _kinds(metadata, len(tokens), file)
+    if model == "gpt2":
+        return _byte_level(metadata, tokens, kinds, file)
+    return _sentencepiece(metadata, tokens, kinds, file)
+
+
+def _byte_level(
+    metadata: Mapping[str, Any], tokens: list[str], kinds: list[TokenKind], file: str
+) -> Vocabulary:
+    name = metadata.get("tokenizer.ggml.pre", "default")
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
+        raise UnsupportedModel(f"{file}: pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known")
+    pre = PRE_TOKENIZERS[name]
+    added = _added(tokens, kinds, byte_level=True)
+    pieces = _pieces(tokens, kinds, added)
+    return Vocabulary(
+        source=file,
+        byte_level=True,
+        pieces=pieces,
+        merges=_merges(metadata, pieces, file),
+        texts=list(tokens),
+        byte_ids=frozenset(),
+        added=added,
+        special=_special(metadata, tokens, added, pre.add_bos, file),
+        normalizer={"type": "NFC"} if pre.compose else None,
+        pre_tokenizer=_split_then_bytes(pre.patterns),
+        ignore_merges=pre.whole_words,
+        chat_template=_template(metadata, file),
+    )
+
+
+def _sentencepiece(
+    metadata: Mapping[str, Any], tokens: list[str], kinds: list[TokenKind], file: str
+) -> Vocabulary:
+    for option in ("precompiled_charsmap", "remove_extra_whitespaces"):
+        if metadata.get(f"tokenizer.ggml.{option}"):
+            raise UnsupportedModel(f"{file}: tokenizer.ggml.{option} with model 'llama'")
+    prefix = _flag(metadata, "tokenizer.ggml.add_space_prefix", True, file)
+    added = _added(tokens, kinds, byte_level=False)
+    pieces = _pieces(tokens, kinds, added)
+    byte_ids = _byte_ids(tokens, kinds, file)
+    for token_id in byte_ids:
+        pieces[tokens[token_id]] = token_id
+    unknown = next((token.text for token in added if token.kind is TokenKind.UNKNOWN), None)
+    if unknown is not None:
+        pieces[unknown] = tokens.index(unknown)
+    return Vocabulary(
+        source=file,
+        byte_level=False,
+        pieces=pieces,
+        merges=_merges_from_scores(metadata, tokens, kinds, file),
+        texts=list(tokens),
+        byte_ids=byte_ids,
+        added=added,
+        special=_special(metadata, tokens, added, True, file),
+        normalizer={"type": "Replace", "pattern": {"String": " "}, "content": WORD_MARK},
+        pre_tokenizer=None,
+        unknown_piece=unknown,
+        byte_fallback=len(byte_ids) == 256,
+        fuse_unknown=True,
+        space_prefix="each" if prefix else "never",
+        strip_first_space=prefix,
+        chat_template=_template(metadata, file),
+    )
+
+
+def _tokens(metadata: Mapping[str, Any], file: str) -> list[str]:
+    tokens = _sequence(metadata, "tokenizer.ggml.tokens", MAX_TOKENS, file)
+    num_chars = 0
+    for index, token in enumerate(tokens):
+        if not isinstance(token, str):
+            raise CheckpointError(file, f"tokenizer.ggml.tokens[{index}] is not a string")
+        if len(token) > MAX_PIECE_CHARS:
+            raise CheckpointError(
+                file, f"tokenizer.ggml.tokens[{index}] is over {MAX_PIECE_CHARS} characters"
+            )
+        num_chars += len(token)
+    if num_chars > MAX_ALL_CHARS:
+        raise CheckpointError(file, f"tokenizer.ggml.tokens has over {MAX_ALL_CHARS} characters")
+    if len(set(tokens)) != len(tokens):
+        twice = Counter(tokens).most_common(1)[0][0]
+        raise CheckpointError(file, f"tokenizer.ggml.tokens has {twice[:80]!r} twice")
+    return tokens
+
+
+def _kinds(metadata: Mapping[str, Any], num_tokens: int, file: str) -> list[TokenKind]:
+    key = "tokenizer.ggml.token_type"
+    if key not in metadata:
+        return [TokenKind.NORMAL] * num_tokens
+    numbers = _sequence(metadata, key, MAX_TOKENS, file)
+    if len(numbers) != num_tokens:
+        raise CheckpointError(file, f"{key} has {len(numbers)} entries for {num_tokens} tokens")
+    kinds = {int(kind): kind for kind in TokenKind}
+    try:
+        return [kinds[number] for number in numbers]
+    except (KeyError, TypeError):
+        raise CheckpointError(file, f"{key} has an entry that is not 1 to 6") from None
+
+
+def _added(
+    tokens: Sequence[str], kinds: Sequence[TokenKind], *, byte_level: bool
+) -> tuple[AddedToken, ...]:
+    added = []
+    for token_id, (text, declared) in enumerate(zip(tokens, kinds, strict=True)):
+        if declared in (TokenKind.NORMAL, TokenKind.BYTE) or not text:
+            continue
+        kind = added_token_kind(text, declared)
+        is_text = is_plain_text(text, kind, byte_level=byte_level)
+        if is_text and not byte_level:
+            text = text.replace(WORD_MARK, " ")
+        added.append(AddedToken(token_id, text, kind, is_text))
+    return tuple(added)
+
+
+def _pieces(
+    tokens: Sequence[str], kinds: Sequence[TokenKind], added: Sequence[AddedToken]
+) -> dict[str, int]:
+    """What plain text may become: normal pieces and text tokens, no markers."""
+    normal = TokenKind.NORMAL
+    pieces = {text: id_ for id_, text in enumerate(tokens) if kinds[id_] is normal and text}
+    pieces.update({token.text: token.token_id for token in added if token.is_text})
+    return pieces
+
+
+def _byte_ids(tokens: Sequence[str], kinds: Sequence[TokenKind], file: str) -> frozenset[int]:
+    ids = [token_id for token_id, kind in enumerate(kinds) if kind is TokenKind.BYTE]
+    for token_id in ids:
+        if not is_byte_piece(tokens[token_id]):
+            raise CheckpointError(file, f"byte token {token_id} is not written as <0xNN>")
+    return frozenset(ids)
+
+
+def _merges(
+    metadata: Mapping[str, Any], pieces: Mapping[str, int], file: str
+) -> list[tuple[str, str]]:
+    key = "tokenizer.ggml.merges"
+    merges: list[tuple[str, str]] = []
+    for entry in _sequence(metadata, key, MAX_MERGES, file):
+        left, _, right = entry.partition(" ") if isinstance(entry, str) else ("", "", "")
+        if left not in pieces or right not in pieces or left + right not in pieces:
+            raise CheckpointError(
+                file, f"{key}[{len(merges)}] is not two pieces that make a third, a space between"
+            )
+        merges.append((left, right))
+    return merges
+
+
+def _merges_from_scores(
+    metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[TokenKind], file: str
+) -> list[tuple[str, str]]:
+    """Every way to join two pieces into a third, the highest score first."""
+    key = "tokenizer.ggml.scores"
+    scores = _sequence(metadata, key, MAX_TOKENS, file)
+    if len(scores) != len(tokens):
+        raise CheckpointError(file, f"{key} has {len(scores)} entries for {len(tokens)} tokens")
+    try:
+        if not all(map(math.isfinite, scores)):
+            raise CheckpointError(file, f"{key} has an entry that is not finite")
+    except TypeError:
+        raise CheckpointError(file, f"{key} has an entry that is not a number") from None
+    normal = {text: id_ for id_, text in enumerate(tokens) if kinds[id_] is TokenKind.NORMAL}
+    ranked = sorted(normal.items(), key=lambda item: (-scores[item[1]], item[1]))
+    merges: list[tuple[str, str]] = []
+    for text, _ in ranked:
+        pairs = [
+            (text[:cut], text[cut:])
+            for cut in range(1, len(text))
+            if text[:cut] in normal and text[cut:] in normal
+        ]
+        if len(pairs) > 1:
+            pairs.sort(key=lambda pair: (normal[pair[0]], normal[pair[1]]))
+        merges += pairs
+        if len(merges) > MAX_MERGES:
+            raise CheckpointError(file, f"its pieces can be joined in over {MAX_MERGES} ways")
+    return merges
+
+
+def _special(
+    metadata: Mapping[str, Any],
+    tokens: Sequence[str],
+    added: tuple[AddedToken, ...],
+    add_bos: bool,
+    file: str,
+) -> SpecialIds:
+    ids = {
+        role: _token_id(metadata, f"tokenizer.ggml.{role}_token_id", len(tokens), file)
+        for role in {*_ROLES.values(), *_END_ROLES}
+    }
+    texts = {
+        name: tokens[token_id]
+        for name, role in _ROLES.items()
+        if (token_id := ids[role]) is not None
+    }
+    declared = (ids[role] for role in _END_ROLES)
+    return SpecialIds(
+        bos_id=ids["bos"],
+        end_ids=end_token_ids(frozenset(id_ for id_ in declared if id_ is not None), added),
+        add_bos=_flag(metadata, "tokenizer.ggml.add_bos_token", add_bos, file),
+        texts=texts,
+    )
+
+
+def _split_then_bytes(patterns: Sequence[str]) -> dict[str, Any]:
+    splits: list[dict[str, Any]] = [
+        {"type": "Split", "pattern": {"Regex": it}, "behavior": "Isolated", "invert": False}
+        for it in patterns
+    ]
+    to_bytes = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
+    return {"type": "Sequence", "pretokenizers": [*splits, to_bytes]}
+
+
+def _sequence(metadata: Mapping[str, Any], key: str, limit: int, file: str) -> list[Any]:
+    values: Any = metadata.get(key)
+    if hasattr(values, "tolist"):  # an array, from a reader that keeps numbers packed
+        values = values.tolist()
+    if not isinstance(values, list | tuple):
+        raise CheckpointError(file, f"{key} is missing or not an array")
+    if len(values) > limit:
+        raise CheckpointError(file, f"{key} has {len(values)} entries; the limit is {limit}")
+    return list(values)
+
+
+def _token_id(metadata: Mapping[str, Any], key: str, num_tokens: int, file: str) -> int | None:
+    value = metadata.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < num_tokens:
+        raise CheckpointError(file, f"{key} is {value!r}; there are {num_tokens} tokens")
+    return value
+
+
+def _flag(metadata: Mapping[str, Any], key: str, default: bool, file: str) -> bool:
+    value = metadata.get(key, default)
+    if not isinstance(value, bool):
+        raise CheckpointError(file, f"{key} must be true or false, not {value!r}")
+    return value
+
+
+def _template(metadata: Mapping[str, Any], file: str) -> str | None:
+    template = metadata.get("tokenizer.chat_template")
+    if template is None:
+        return None
+    if not isinstance(template, str) or len(template) > MAX_TEMPLATE_CHARS:
+        raise CheckpointError(
+            file, f"tokenizer.chat_template is not a text of at most {MAX_TEMPLATE_CHARS}"
+        )
+    return template

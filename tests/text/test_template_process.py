@@ -1,0 +1,248 @@
+"""Owns: what a hostile template can do (nothing). May not know: messages' rules.
+Read next: `text/template_worker.py`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firsthand.errors import EngineError, InvalidRequest, TemplateError
+from firsthand.text.template_process import TemplateProcess, check_jinja_version
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[TemplateProcess]:
+    running = TemplateProcess()
+    yield running
+    running.close()
+
+
+CANARY = "OPEN('CANARY','w')"
+REACH = [
+    "''.__class__",
+    "''.__class__.__mro__[1].__subclasses__()",
+    "[].__class__.__base__.__subclasses__()",
+    "{}.__class__.__bases__[0]",
+    "().__class__",
+    "(1).__class__",
+    "true.__class__",
+    "messages.__class__",
+    "messages.__init__.__globals__",
+    "messages.__reduce_ex__(2)",
+    "messages[0].__getattribute__('x')",
+    "cycler.__init__.__globals__.os.system('true')",
+    "cycler.__init__.__globals__['__builtins__']['open']('CANARY', 'w')",
+    "joiner.__init__.__globals__.os.environ",
+    "namespace.__init__.__globals__['os']",
+    "lipsum.__globals__.os.popen('true').read()",
+    "lipsum.__globals__['__builtins__']['open']('CANARY', 'w')",
+    "range.__class__",
+    "dict.__subclasses__()",
+    "dict.__init__.__self__",
+    "raise_exception.__globals__",
+    "raise_exception.__code__",
+    "raise_exception.__closure__",
+    "strftime_now.__globals__['time']",
+    "strftime_now.__closure__[0].cell_contents",
+    "strftime_now.__code__.co_consts",
+    "self.__init__.__globals__",
+    "self._TemplateReference__context",
+    "self.__dict__",
+    "('' | attr('__class__'))",
+    "('' | attr('__cl' ~ 'ass__'))",
+    "('' | attr(['__class__'][0]))",
+    "(cycler | attr('__init__') | attr('__globals__'))",
+    "(messages | map(attribute='__class__') | list)",
+    "(['x'] | map('attr', '__class__') | list)",
+    "(['x'] | map(attribute='__class__.__mro__') | list)",
+    "(['x'] | selectattr('__class__') | list)",
+    "(['x'] | groupby('__class__') | list)",
+    "(['x'] | sort(attribute='__class__') | list)",
+    "(['x'] | sum(attribute='__class__'))",
+    "'{0.__class__}'.format('x')",
+    "'{0.__class__.__mro__}'.format(messages)",
+    "'{x.__class__}'.format_map({'x': ''})",
+    "('{0.__class__}' | attr('format'))('x')",
+    "(['{0.__class__}'.format] | first)('x')",
+    "(['{0.__class__}'.format] | map('string') | first)[999].x",
+    "''['__class__']['__mro__'].x",
+    "''.join.__self__.__class__",
+    "''.join.__call__",
+    "''.encode.__self__.x",
+    "messages.append({'role': 'user'})",
+    "messages.clear()",
+    "messages[0].update({'role': 'x'})",
+    "messages[0].pop('role')",
+    "messages.sort()",
+    "messages.extend([1])",
+    "open('CANARY', 'w')",
+    "__import__('os').system('true')",
+    "import_module('os')",
+    "eval('1')",
+    "exec('1')",
+    "getattr('', '__class__')",
+    "globals()",
+    "config.items()",
+    "request.application.__globals__",
+    "loop.__class__",
+    "get_flashed_messages.__globals__",
+    "url_for.__globals__",
+    "caller.__class__",
+    "varargs.__class__",
+    "range(10).__iter__.__self__",
+    "(x for x in ())",
+    "messages.__class__.__init__.__globals__.__builtins__.open('CANARY', 'w')",
+]
+STATEMENTS = [
+    "{% include 'CANARY' %}",
+    "{% include ['CANARY', '/etc/hostname'] %}",
+    "{% import 'os' as os %}{{ os.system('true') }}",
+    "{% from 'os' import system %}",
+    "{% extends 'CANARY' %}",
+    "{% set f = ''.format %}{{ f.__globals__ }}",
+    "{% set x = '{0.__class__}'.format %}{{ x('y') }}",
+    "{% set n = namespace() %}{% set n.__class__ = 1 %}{{ n.__class__ }}",
+    "{% for k, v in cycler.__init__.__globals__.items() %}{{ k }}{% endfor %}",
+    "{% macro m() %}{{ caller._func }}{% endmacro %}{% call m() %}{% endcall %}",
+    "{% macro m() %}{{ varargs.__class__ }}{% endmacro %}{{ m(1) }}",
+    "{% macro m() %}{% endmacro %}{{ m.__call__.__func__.__globals__ }}",
+    "{% for x in [1] %}{{ loop.__init__.__globals__ }}{% endfor %}",
+    "{% with x = ''.__class__ %}{{ x.__mro__ }}{% endwith %}",
+    "{% filter attr('__class__') %}x{% endfilter %}",
+    "{% do messages.append(1) %}",
+    "{% python %}import os{% endpython %}",
+]
+
+
+@pytest.mark.parametrize("template", [f"{{{{ {it} }}}}" for it in REACH] + STATEMENTS)
+def test_s_20_escapes_are_refused(process: TemplateProcess, tmp_path: Path, template: str) -> None:
+    canary = tmp_path / "canary"
+    source = template.replace("CANARY", str(canary))
+    before = dict(os.environ)
+    with pytest.raises(TemplateError) as caught:
+        process.render(source, {"messages": [{"role": "user", "content": "x"}]}, None)
+    assert not canary.exists() and dict(os.environ) == before
+    message = str(caught.value)
+    assert "Traceback" not in message and "/" not in message and "\n" not in message
+
+
+def test_s_20_there_are_at_least_sixty() -> None:
+    assert len({*REACH, *STATEMENTS}) >= 60
+
+
+PROOFS = {
+    "CVE-2024-56326, stored format": "{% set f = '{0.__class__.__base__}'.format %}{{ f(1) }}",
+    "CVE-2019-10906, format_map": "{{ '{a.__class__}'.format_map({'a': 1}) }}",
+    "CVE-2025-27516, attr": "{{ ('{0.__class__}' | attr('format'))(1) }}",
+    "CVE-2024-56201, name of a block": "{% block f'{x}' %}{% endblock %}",
+}
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_s_21_published_proofs(process: TemplateProcess, name: str) -> None:
+    with pytest.raises(TemplateError):
+        process.render(PROOFS[name], {}, None)
+
+
+def test_s_21_old_jinja_is_refused() -> None:
+    for version in ("3.1.6", "3.2.0", "4.0"):
+        check_jinja_version(version)
+    for version in ("3.1.5", "2.11.3", "3.1", "3.0.9", "x"):
+        with pytest.raises(EngineError, match=r"3\.1\.6"):
+            check_jinja_version(version)
+
+
+LOOPS = "{% for i in range(1000) %}" * 8 + "{% endfor %}" * 8
+BOMBS = {
+    "range of 10^9": "{% for i in range(10**9) %}{% endfor %}",
+    "eight loops": LOOPS,
+    "long text": "{{ 'a' * 10**10 }}",
+    "long list": "{{ [1] * 10**10 }}",
+    "wide field": "{{ '%1000000000d' % 1 }}",
+    "wide format": "{{ '{:1000000000d}'.format(1) }}",
+    "center": "{{ 'a' | center(10**9) }}",
+    "indent": "{{ ('a\\n' * 10**6) | indent(10**6) }}",
+    "power": "{{ 10 ** (10 ** 9) }}",
+    "power in steps": "{% set n = 9 ** 9 %}{{ n ** n }}",
+    "macro that calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "macro that calls itself twice": "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}"
+    "{% endif %}{% endmacro %}{{ m(60) }}",
+    "two megabytes": "{% for i in range(2000) %}{{ 'a' * 1000 }}{% endfor %}",
+    "doubling": "{% set n = namespace(x='aa') %}{% for i in range(60) %}"
+    "{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
+    "replace": "{{ ('a' * 10**5).replace('a', 'b' * 10**5) }}",
+    "many parentheses": "{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}",
+    "json": "{{ ([[1] * 1000] * 1000) | tojson(indent=1000) }}",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_s_22_prompt_7_bombs_end_and_the_next_render_works(
+    process: TemplateProcess, name: str
+) -> None:
+    process.render("warm", {}, None)
+    started = time.perf_counter()
+    with pytest.raises(TemplateError):
+        process.render(BOMBS[name], {}, None)
+    assert time.perf_counter() - started <= 1.2
+    assert process.render("still {{ x }}", {"x": "here"}, None) == "still here"
+
+
+def test_a_refusal_reaches_the_user_in_its_own_words(process: TemplateProcess) -> None:
+    with pytest.raises(TemplateError, match="refused: no system role") as caught:
+        process.render("{{ raise_exception('no system role') }}", {}, None)
+    assert caught.value.field == "messages"
+
+
+def test_what_chat_templates_use(process: TemplateProcess) -> None:
+    def render(source: str, **variables: object) -> str:
+        return process.render(source, variables, 0.0)
+
+    assert render("{% for i in [1,2,3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}")
+    assert render("{{ x | tojson }}", x={"a": "<é'>"}) == '{"a": "<é\'>"}'
+    assert render("{{ x | tojson(indent=1) }}", x=[1]) == "[\n 1\n]"
+    assert render("{{ strftime_now('%Y') }}") in ("1969", "1970")
+    assert render("a\n  {% if true %}\nb\n  {% endif %}\nc") == "a\nb\nc"
+    assert render("{% generation %}x{% endgeneration %}") == "x"
+    assert render("{% set n = namespace(a=1) %}{% set n.a = 2 %}{{ n.a }}") == "2"
+    assert render("{{ 'a\\tb' }}{{ x | trim }}", x=" 中🚀 ") == "a\tb中🚀"
+
+
+def test_requests_that_are_no_json(process: TemplateProcess) -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    for value in (object(), float("nan"), b"x", loop, {1, 2}):
+        with pytest.raises(InvalidRequest):
+            process.render("x", {"x": value}, None)
+
+
+def test_one_process_serves_many_threads() -> None:
+    process = TemplateProcess()
+    results: list[str] = []
+
+    def render(number: int) -> None:
+        results.append(process.render("{{ n }}", {"n": number}, None))
+
+    threads = [threading.Thread(target=render, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    process.close()
+    assert sorted(results) == [str(number) for number in range(8)]
+    assert process.render("again", {}, None) == "again"
+    process.close()
+
+
+def test_a_child_that_dies_between_renders_is_replaced(process: TemplateProcess) -> None:
+    process.render("x", {}, None)
+    child = process._child
+    assert child is not None
+    child._process.kill()
+    child._process.wait()
+    assert process.render("x", {}, None) == "x"
