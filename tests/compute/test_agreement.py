@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from firsthand.compute.native.executor import NativeExecutor
 from firsthand.compute.torch.attention import AttentionName
 from firsthand.compute.torch.executor import TorchExecutor
