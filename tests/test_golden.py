@@ -56,7 +56,8 @@ def answer(llm: LLM, case: dict[str, Any]) -> Completion:
     options = {name: value for name, value in case.items() if name not in ("prompt", "messages")}
     if "messages" in case:
         return llm.chat(case["messages"], logprobs=1, **options)
-    return llm.generate(case["prompt"], logprobs=1, **options)
+    completion: Completion = llm.generate(case["prompt"], logprobs=1, **options)
+    return completion
 
 
 def transcript(completion: Completion) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def transformers_model(smollm2_path: Path) -> Any:
 @pytest.fixture(scope="module")
 def exact_llm(smollm2_path: Path) -> Iterator[LLM]:
     """Float32 throughout: the decoded blocks, and a float32 cache."""
-    options = {"quantization": "none", "kv_dtype": "float32", "max_context": 512}
+    options: dict[str, Any] = {"quantization": "none", "kv_dtype": "float32", "max_context": 512}
     with LLM(smollm2_path, max_sequences=len(PROMPTS), **options) as model:
         yield model
 

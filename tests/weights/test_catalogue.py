@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.weights.test_names import CONTROL_NAMES, HOSTILE_NAMES
 
 from firsthand.config import Environment
 from firsthand.errors import (
@@ -34,6 +33,7 @@ from firsthand.weights.catalogue import (
     resolve,
 )
 from firsthand.weights.names import KNOWN_MODELS, KnownModel, WheelPart
+from tests.weights.test_names import CONTROL_NAMES, HOSTILE_NAMES
 
 COMMIT = "a" * 40
 OTHER_COMMIT = "b" * 40

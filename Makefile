@@ -1,0 +1,92 @@
+# From a fresh clone: `make run`. It needs Python 3.11 or newer, and a C++ compiler.
+# Everything is installed into .venv by pip, with your own pip settings; a second call is quick.
+
+PYTHON ?= python3
+VENV ?= .venv
+MODEL ?= smollm2-135m
+PROMPT ?= The capital of France is
+PYTEST_ARGS ?=
+
+PY := $(VENV)/bin/python
+FIRSTHAND := $(VENV)/bin/firsthand
+PIP := $(PY) -m pip --disable-pip-version-check
+NATIVE_SOURCES := CMakeLists.txt $(wildcard src/firsthand/compute/native/csrc/*)
+LINT := bench src tests
+PURE := not native and not torch and not oracle and not model and not slow and not gpu
+
+.PHONY: run chat serve test check bench rivals soak format install clean
+.DEFAULT_GOAL := run
+
+run: $(VENV)/.installed ## fetch the default model and answer one prompt
+	@$(FIRSTHAND) pull $(MODEL) >&2
+	@echo "Prompt: $(PROMPT)"
+	@$(FIRSTHAND) run $(MODEL) "$(PROMPT)" --max-tokens 48 --temperature 0 --report
+
+chat: $(VENV)/.installed ## talk with the default model
+	@$(FIRSTHAND) pull $(MODEL) >&2
+	@$(FIRSTHAND) chat $(MODEL)
+
+test: $(VENV)/.oracles ## every test that needs no GPU; fetches both models first
+	$(FIRSTHAND) pull smollm2-135m
+	$(FIRSTHAND) pull gemma3-270m
+	FIRSTHAND_REQUIRE_MODELS=1 $(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+check: $(VENV)/.checks ## format, lint, types, and the tests that need nothing but Python
+	$(PY) -m ruff format --check $(LINT)
+	$(PY) -m ruff check $(LINT)
+	$(PY) -m mypy
+	$(PY) -m pytest -m "$(PURE)" $(PYTEST_ARGS)
+
+format: $(VENV)/.checks
+	$(PY) -m ruff format $(LINT)
+	$(PY) -m ruff check --fix $(LINT)
+
+bench: $(VENV)/.installed ## one JSON line per measurement, kept in bench/results/
+	@$(FIRSTHAND) pull $(MODEL) >&2
+	@$(PY) bench/decode.py $(MODEL)
+
+serve: ## comes with the service
+	@echo "make serve: the HTTP service is not built yet; use 'make run' or 'make chat'." >&2; exit 1
+
+rivals: ## comes with the comparison
+	@echo "make rivals: the comparison with other engines is not built yet." >&2; exit 1
+
+soak: ## comes with the long runs
+	@echo "make soak: the long runs are not built yet; 'make test' is all there is." >&2; exit 1
+
+install: $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src -name '*.so' -delete
+
+# Stamps: each says that a step was done for the sources it names.
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; name it with 'make PYTHON=python3.12 ...'." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv." >&2; \
+	  exit 1; }
+
+$(VENV)/.installed: pyproject.toml $(NATIVE_SOURCES) | $(VENV)/bin/python
+	@command -v $${CXX:-c++} >/dev/null || { \
+	  echo "A C++20 compiler is needed. On Debian and Ubuntu: apt-get install g++." >&2; exit 1; }
+	@echo "Installing into $(VENV) and compiling the kernels; this takes a few minutes once." >&2
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+# Dependency groups need a pip of 2025 or newer.
+$(VENV)/.pip: | $(VENV)/bin/python
+	$(PIP) install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.checks: constraints.txt $(VENV)/.installed | $(VENV)/.pip
+	$(PIP) install --quiet --constraint constraints.txt --group check
+	@touch $@
+
+# torch is asked for by its exact version and first, so that nothing below can choose another.
+$(VENV)/.oracles: constraints.txt $(VENV)/.checks
+	$(PIP) install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(PIP) install --quiet --constraint constraints.txt --group oracles
+	@touch $@

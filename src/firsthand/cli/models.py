@@ -1,0 +1,181 @@
+"""The commands for models on this machine: pull, list, show, rm, convert.
+
+Owns: how they are shown.
+May not know: where models lie, how they are fetched or read.
+Read next: `weights/catalogue.py` and `weights/convert.py`, which do the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import typer
+
+from firsthand.cli.options import AsJson, Model
+from firsthand.cli.output import NO_MODEL, in_bytes, print_json, print_table, progress, reported
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A known name, or org/name[@revision][:FILE.gguf].")
+]
+
+
+def pull(name: Name, as_json: AsJson = False) -> None:
+    """Fetch a model and check it. One that is here already is left alone."""
+    with reported(as_json):
+        from firsthand.config import read_environment
+        from firsthand.weights import catalogue
+
+        found = catalogue.pull(name, read_environment(), _file_progress())
+        if as_json:
+            print_json({"name": name, "path": str(found.path), "revision": found.revision})
+        else:
+            print(found.path)
+
+
+def list_models(as_json: AsJson = False) -> None:
+    """List the models on this machine."""
+    with reported(as_json):
+        from firsthand.config import read_environment
+        from firsthand.weights import catalogue
+
+        models = catalogue.list_models(read_environment())
+        if as_json:
+            rows = [
+                {
+                    "name": model.name,
+                    "path": str(model.path),
+                    "form": model.form,
+                    "size_bytes": model.size_bytes,
+                    "revision": model.revision,
+                    "complete": model.complete,
+                }
+                for model in models
+            ]
+            print_json({"models": rows})
+            return
+        print_table(
+            ("NAME", "FORM", "SIZE", "STATE"),
+            [
+                (
+                    model.name,
+                    model.form,
+                    in_bytes(model.size_bytes),
+                    "complete" if model.complete else "incomplete",
+                )
+                for model in models
+            ],
+        )
+
+
+def show(model: Model, as_json: AsJson = False) -> None:
+    """Show a model's files with size and hash. It reads them whole."""
+    with reported(as_json):
+        from firsthand.config import read_environment
+        from firsthand.weights import catalogue
+
+        found = catalogue.describe(model, read_environment(), _file_progress())
+        intact = all(file.is_intact for file in found.files)
+        if as_json:
+            files = [
+                {
+                    "name": file.name,
+                    "size_bytes": file.size_bytes,
+                    "sha256": file.sha256,
+                    "intact": file.is_intact,
+                }
+                for file in found.files
+            ]
+            print_json(
+                {
+                    "model": model,
+                    "path": str(found.resolved.path),
+                    "source": found.resolved.source.value,
+                    "revision": found.resolved.revision,
+                    "form": found.form,
+                    "size_bytes": found.size_bytes,
+                    "files": files,
+                    "intact": intact,
+                }
+            )
+        else:
+            print(f"path      {found.resolved.path}")
+            print(f"source    {found.resolved.source.value}")
+            print(f"revision  {found.resolved.revision or 'none'}")
+            print(f"size      {in_bytes(found.size_bytes)}\n")
+            print_table(
+                ("FILE", "SIZE", "SHA256", "STATE"),
+                [
+                    (
+                        file.name,
+                        in_bytes(file.size_bytes),
+                        file.sha256,
+                        "intact" if file.is_intact else f"should be {file.expected_sha256}",
+                    )
+                    for file in found.files
+                ],
+            )
+        if not intact:
+            raise typer.Exit(NO_MODEL)
+
+
+def remove(name: Name, as_json: AsJson = False) -> None:
+    """Remove a model from the cache. A path is never removed."""
+    with reported(as_json):
+        from firsthand.config import read_environment
+        from firsthand.weights import catalogue
+
+        freed_bytes = catalogue.remove_model(name, read_environment())
+        if as_json:
+            print_json({"name": name, "freed_bytes": freed_bytes})
+        else:
+            print(f"removed {name}: {in_bytes(freed_bytes)}")
+
+
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="A folder with .bin or .pt files, or one file.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A folder to write.")],
+    as_json: AsJson = False,
+) -> None:
+    """Convert an old PyTorch checkpoint to safetensors."""
+    with reported(as_json):
+        from firsthand.weights import convert as conversion
+
+        report = progress()
+        done = conversion.convert(
+            source, target, progress=lambda now, total: report("converting", now, total)
+        )
+        if as_json:
+            print_json(
+                {
+                    "target": done.destination,
+                    "files": list(done.files),
+                    "copied": list(done.copied),
+                    "num_tensors": done.num_tensors,
+                    "num_bytes": done.num_bytes,
+                    "aliases": dict(done.aliases),
+                }
+            )
+        else:
+            print(f"{done.destination}: {done.num_tensors} tensors, {in_bytes(done.num_bytes)}")
+
+
+def _file_progress() -> Callable[[PullProgress], None]:
+    report = progress()
+    return lambda now: report(f"{now.stage} {now.file}", now.done_bytes, now.total_bytes)
+
+
+class PullProgress(Protocol):
+    """What `weights/cache.py` reports; loaded only when there is work, so only its shape here."""
+
+    @property
+    def stage(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def done_bytes(self) -> int: ...
+    @property
+    def total_bytes(self) -> int: ...

@@ -1,0 +1,105 @@
+"""pull, list, show, rm, convert, over caches in a temporary folder; nothing is fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from firsthand.cli.main import build_app
+from firsthand.cli.micro import write_micro_model
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FIRSTHAND_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+@pytest.fixture
+def cached(caches: Path) -> str:
+    """A model in the shared cache, under an id of the hub."""
+    commit = "0" * 40
+    repo = caches / "hub" / "models--org--tiny"
+    snapshot = repo / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    write_micro_model(snapshot)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit, encoding="ascii")
+    return "org/tiny"
+
+
+def called(*arguments: str, code: int = 0) -> dict[str, Any]:
+    shown = CliRunner().invoke(build_app(), [*arguments, "--json"])
+    assert shown.exit_code == code, shown.output
+    (line,) = shown.stdout.splitlines()
+    value = json.loads(line)
+    assert isinstance(value, dict)
+    return value
+
+
+def test_an_empty_cache_is_an_empty_list() -> None:
+    assert called("list") == {"models": []}
+
+
+def test_a_cached_model_is_listed_shown_and_removed(cached: str) -> None:
+    (row,) = called("list")["models"]
+    assert (row["name"], row["form"], row["complete"]) == (cached, "safetensors", True)
+    shown = called("show", cached)
+    weights = Path(shown["path"]) / "model.safetensors"
+    (file,) = [file for file in shown["files"] if file["name"] == "model.safetensors"]
+    assert file["sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert called("rm", cached)["freed_bytes"] >= shown["size_bytes"]
+    assert called("list") == {"models": []}
+    assert called("show", cached, code=4)["error"]["type"] == "ModelNotFound"
+
+
+def test_tables_say_the_same(cached: str) -> None:
+    for command in (["list"], ["show", cached]):
+        shown = CliRunner().invoke(build_app(), command)
+        assert shown.exit_code == 0
+        assert cached in shown.stdout or "model.safetensors" in shown.stdout
+
+
+def test_a_path_is_never_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_micro_model(folder)
+    assert called("rm", str(folder), code=2)["error"]["type"] == "InvalidRequest"
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_pulling_a_path_only_looks(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_micro_model(folder)
+    assert called("pull", str(folder))["path"] == str(folder)
+
+
+def test_an_unknown_name_is_4() -> None:
+    assert called("pull", "smollm2-135", code=4)["error"]["type"] == "ModelNotFound"
+
+
+def test_converting_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = called("convert", str(tmp_path / "empty"), str(tmp_path / "new"), code=1)
+    assert said["error"]["type"] == "CheckpointError"
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.torch
+def test_convert(tmp_path: Path) -> None:
+    import torch
+
+    source = tmp_path / "old"
+    source.mkdir()
+    torch.save({"a": torch.arange(6.0).reshape(2, 3)}, source / "pytorch_model.bin")
+    done = called("convert", str(source), str(tmp_path / "new"))
+    assert (done["num_tensors"], done["num_bytes"]) == (1, 24)
+    assert (tmp_path / "new" / "model.safetensors").is_file()

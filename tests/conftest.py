@@ -1,0 +1,45 @@
+"""What every test may ask for: the real models, if they are on this machine.
+
+Owns: where tests find a model. May not know: how a test uses it. Read next: any `test_*.py`.
+
+A model is found through an environment variable (a path), else in the cache that
+`firsthand pull NAME` fills. With FIRSTHAND_REQUIRE_MODELS=1 (as `make test` sets it) a missing
+model is a failure, so that a green run means that nothing was left out.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The .gguf file of SmolLM2-135M-Instruct."""
+    return _model("FIRSTHAND_TEST_MODEL", "smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    """The .gguf file of Gemma 3 270M."""
+    return _model("FIRSTHAND_TEST_GEMMA3", "gemma3-270m")
+
+
+def _model(variable: str, name: str) -> Path:
+    if given := os.environ.get(variable):
+        path = Path(given)
+        assert path.is_file(), f"{variable} names no file: {path}"
+        return path
+    from firsthand.config import read_environment
+    from firsthand.errors import ModelNotFound
+    from firsthand.weights.catalogue import resolve
+
+    try:
+        return resolve(name, read_environment()).path
+    except ModelNotFound as error:
+        reason = f"{error} (run `firsthand pull {name}`, or set {variable})"
+    if os.environ.get("FIRSTHAND_REQUIRE_MODELS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
