@@ -13,7 +13,7 @@ from firsthand.compute.native import _native
 from firsthand.compute.native.executor import NativeExecutor, available_threads
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.models.spec import ModelSpec
-from firsthand.quant.formats import Format, decode
+from firsthand.quant.formats import Format, GroupedWeight, decode
 from tests.compute.native.micro import (
     EMBEDDING,
     FORMATS,
@@ -269,3 +269,18 @@ def test_odd_and_wide_shapes(shape: dict[str, int], name: str) -> None:
     ]
     assert len({result.tobytes() for result in results}) == 1
     assert rms(results[0] - want) <= 3e-4 * rms(want)
+
+
+@pytest.mark.slow
+def test_s_7_sizes_beyond_31_bits_and_no_element_left_unwritten() -> None:
+    """A weight of more than 2³¹ elements: its last rows decode, and every element is written."""
+    n, k = 2**31 // 64 + 16, 64
+    format = FORMATS["q4_1"]
+    packed = _native.PackedWeight("grouped4", n, k, 32, True, True, 0)
+    weight = random_weight(np.random.default_rng(0), 16, k, format)
+    assert isinstance(weight, GroupedWeight)
+    assert weight.minima is not None
+    packed.fill_grouped(n - 16, weight.codes, weight.scales, weight.minima)
+    out = np.full((16, k), 0xA5A5A5A5, np.uint32).view(np.float32)
+    packed.decode_rows(np.arange(n - 16, n, dtype=np.int32), out)
+    assert out.tobytes() == decode(weight).tobytes()
