@@ -90,12 +90,12 @@ struct AttendTile {
 };
 
 // A tile has at most this many queries (rows · heads of a key/value head), or one row.
-constexpr int64_t kTileQueries = 48;
+constexpr int64_t kTileQueries = 96;
 constexpr int64_t attend_stride(int64_t d) { return (d + 15) / 16 * 16; }
-// Floats of scratch that a thread needs: queries, outputs, (m, l), and a chunk of 64.
+// Floats of scratch that a thread needs: queries, outputs, (m, l), weights, and a chunk of 64.
 constexpr int64_t attend_scratch(int64_t d, int64_t heads) {
   const int64_t queries = heads > kTileQueries ? heads : kTileQueries;
-  return queries * (2 * attend_stride(d) + 2) + 2 * 64 * attend_stride(d);
+  return queries * (2 * attend_stride(d) + 2 + 64) + 2 * 64 * attend_stride(d);
 }
 
 struct AttendCall {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -90,6 +91,38 @@ inline void store_int16(int16_t* p, F32 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a.v)));
 }
+inline __m512 pairs_low(__m512 a, __m512 b) {
+  return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+inline __m512 pairs_high(__m512 a, __m512 b) {
+  return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+// x[i] lane j ↔ x[j] lane i.
+inline void transpose(F32 (&x)[16]) {
+  __m512 t[16], u[16], v[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(x[i].v, x[i + 1].v);
+    t[i + 1] = _mm512_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+  for (int i = 0; i < 16; i += 4) {  // u[i + j]: rows i … i + 3, columns j, 4 + j, 8 + j, 12 + j
+    u[i] = pairs_low(t[i], t[i + 2]);
+    u[i + 1] = pairs_high(t[i], t[i + 2]);
+    u[i + 2] = pairs_low(t[i + 1], t[i + 3]);
+    u[i + 3] = pairs_high(t[i + 1], t[i + 3]);
+  }
+  for (int j = 0; j < 4; ++j) {
+    v[j] = _mm512_shuffle_f32x4(u[j], u[4 + j], 0x88);
+    v[4 + j] = _mm512_shuffle_f32x4(u[j], u[4 + j], 0xDD);
+    v[8 + j] = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0x88);
+    v[12 + j] = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0xDD);
+  }
+  for (int j = 0; j < 4; ++j) {
+    x[j].v = _mm512_shuffle_f32x4(v[j], v[8 + j], 0x88);
+    x[4 + j].v = _mm512_shuffle_f32x4(v[4 + j], v[12 + j], 0x88);
+    x[8 + j].v = _mm512_shuffle_f32x4(v[j], v[8 + j], 0xDD);
+    x[12 + j].v = _mm512_shuffle_f32x4(v[4 + j], v[12 + j], 0xDD);
+  }
+}
 constexpr int kMaxTileRows = 8;
 
 #elif defined(__AVX2__)
@@ -163,6 +196,37 @@ inline I16 load_nibbles(const uint8_t* p) {
 inline void store_int16(int16_t* p, F32 a) {
   const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+inline void transpose_8(__m256 (&x)[8]) {
+  __m256 t[8], u[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {  // u[i + j]: rows i … i + 3, columns j and 4 + j
+    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+  }
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm256_permute2f128_ps(u[j], u[4 + j], 0x20);
+    x[4 + j] = _mm256_permute2f128_ps(u[j], u[4 + j], 0x31);
+  }
+}
+// x[i] lane j ↔ x[j] lane i.
+inline void transpose(F32 (&x)[16]) {
+  __m256 quarter[2][2][8];  // rows, columns
+  for (int i = 0; i < 8; ++i)
+    for (int half = 0; half < 2; ++half) {
+      quarter[half][0][i] = x[8 * half + i].lo;
+      quarter[half][1][i] = x[8 * half + i].hi;
+    }
+  for (auto& rows : quarter)
+    for (auto& block : rows) transpose_8(block);
+  for (int i = 0; i < 8; ++i)
+    for (int half = 0; half < 2; ++half)
+      x[8 * half + i] = {quarter[0][half][i], quarter[1][half][i]};
 }
 constexpr int kMaxTileRows = 4;
 
@@ -275,6 +339,10 @@ inline I16 load_nibbles(const uint8_t* p) {
 inline void store_int16(int16_t* p, F32 a) {
   for (int i = 0; i < 16; ++i)
     p[i] = a.v[i] == a.v[i] ? static_cast<int16_t>(std::nearbyint(a.v[i])) : int16_t{0};
+}
+inline void transpose(F32 (&x)[16]) {
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < i; ++j) std::swap(x[i].v[j], x[j].v[i]);
 }
 constexpr int kMaxTileRows = 4;
 #undef FIRSTHAND_EACH
