@@ -10,11 +10,16 @@ PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 FIRSTHAND := $(VENV)/bin/firsthand
 PIP := $(PY) -m pip --disable-pip-version-check
-NATIVE_SOURCES := CMakeLists.txt $(wildcard src/firsthand/compute/native/csrc/*)
+CSRC := src/firsthand/compute/native/csrc
+NATIVE_SOURCES := CMakeLists.txt $(wildcard $(CSRC)/*)
+NATIVE_BUILD := build/native
+NATIVE_PLACE := import sys; from importlib.util import find_spec; \
+  found = find_spec("firsthand.compute.native._native"); \
+  print(found.origin if found else f"src/firsthand/compute/native/{sys.argv[1]}")
 LINT := bench src tests
 PURE := not native and not torch and not oracle and not model and not slow and not gpu
 
-.PHONY: run chat serve test check bench rivals soak format install clean
+.PHONY: run chat serve test check bench rivals soak format install native clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed ## fetch the default model and answer one prompt
@@ -34,12 +39,14 @@ test: $(VENV)/.oracles ## every test that needs no GPU; fetches both models firs
 check: $(VENV)/.checks ## format, lint, types, and the tests that need nothing but Python
 	$(PY) -m ruff format --check $(LINT)
 	$(PY) -m ruff check $(LINT)
+	$(VENV)/bin/clang-format --dry-run -Werror $(wildcard $(CSRC)/*.?pp)
 	$(PY) -m mypy
 	$(PY) -m pytest -m "$(PURE)" $(PYTEST_ARGS)
 
 format: $(VENV)/.checks
 	$(PY) -m ruff format $(LINT)
 	$(PY) -m ruff check --fix $(LINT)
+	$(VENV)/bin/clang-format -i $(wildcard $(CSRC)/*.?pp)
 
 bench: $(VENV)/.installed ## one JSON line per measurement, kept in bench/results/
 	@$(FIRSTHAND) pull $(MODEL) >&2
@@ -55,6 +62,19 @@ soak: ## comes with the long runs
 	@echo "make soak: the long runs are not built yet; 'make test' is all there is." >&2; exit 1
 
 install: $(VENV)/.installed
+
+# The editable install has a copy of the kernels, which Python finds before one in src/. So the new
+# file goes to where Python loads it from, and only without any into src/: there is never a second.
+# It is put there by a rename: a process that has the old file mapped keeps it.
+native: $(VENV)/.compilers ## while working on the C++: compile what changed, put it in place
+	@$(VENV)/bin/cmake -S . -B $(NATIVE_BUILD) -G Ninja --log-level=WARNING \
+	  -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(PY)) -Dnanobind_DIR="$$($(PY) -m nanobind --cmake_dir)" >&2
+	@$(VENV)/bin/cmake --build $(NATIVE_BUILD) >&2
+	@built=$$(ls -t $(NATIVE_BUILD)/_native*.so | head -n 1) && \
+	  place=$$(PYTHONPATH=src $(PY) -c '$(NATIVE_PLACE)' "$${built##*/}") && \
+	  cp "$$built" "$$place.new" && mv -f "$$place.new" "$$place" && echo "$$place"
+	@test ! $(VENV)/.installed -nt pyproject.toml || touch $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -74,11 +94,16 @@ $(VENV)/.installed: pyproject.toml $(NATIVE_SOURCES) | $(VENV)/bin/python
 	  echo "A C++20 compiler is needed. On Debian and Ubuntu: apt-get install g++." >&2; exit 1; }
 	@echo "Installing into $(VENV) and compiling the kernels; this takes a few minutes once." >&2
 	$(PIP) install --quiet --editable .
+	@find src -name '*.so' -delete
 	@touch $@
 
 # Dependency groups need a pip of 2025 or newer.
 $(VENV)/.pip: | $(VENV)/bin/python
 	$(PIP) install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.compilers: | $(VENV)/bin/python
+	$(PIP) install --quiet "cmake>=3.24" ninja "nanobind>=2.9"
 	@touch $@
 
 $(VENV)/.checks: constraints.txt $(VENV)/.installed | $(VENV)/.pip

@@ -37,7 +37,7 @@ def main() -> None:
     with LLM(arguments.model, **loading) as llm:
         prompt = prompt_of(llm.loaded.spec.vocab_size)
         runs = [measure(llm, prompt) for _ in range(arguments.runs + 1)][1:]
-        line = json.dumps(result(arguments, llm, runs))
+        line = json.dumps(result(arguments, llm, runs), ensure_ascii=False)
     print(line)
     folder = ROOT / "bench" / "results"
     folder.mkdir(parents=True, exist_ok=True)

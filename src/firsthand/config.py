@@ -13,7 +13,6 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 | `HF_ENDPOINT` | the hub, or a mirror of it | `https://huggingface.co` |
 | `HF_HUB_OFFLINE` | 1: never connect to the hub | 0 |
 | `HF_TOKEN` | access to private and gated models | none |
-| `NO_COLOR` | anything: no colours | colours on a terminal |
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from urllib.parse import urlsplit
 
 from firsthand.errors import InvalidRequest
 
-MAX_THREADS = 1024
+MAX_THREADS = 256  # that of the kernels
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 _OWN_NAMES = ("FIRSTHAND_HOME", "FIRSTHAND_ISA", "FIRSTHAND_THREADS")
 _SWITCH = {"": False, "0": False, "false": False, "no": False, "off": False}
@@ -46,7 +45,6 @@ class Environment:
     hf_token: str | None = field(default=None, repr=False)  # secret: never printed
     isa: str | None = None  # the kernels check the name when they load
     threads: int | None = None
-    no_color: bool = False
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -66,7 +64,6 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         hf_token=_token(variables.get("HF_TOKEN", "")),
         isa=variables.get("FIRSTHAND_ISA", "").strip().lower() or None,
         threads=_threads(variables.get("FIRSTHAND_THREADS", "")),
-        no_color=bool(variables.get("NO_COLOR")),
     )
 
 
@@ -107,7 +104,7 @@ def _switch(variables: Mapping[str, str], name: str) -> bool:
 def _threads(value: str) -> int | None:
     if not value.strip():
         return None
-    number = int(value) if re.fullmatch(r"[0-9]{1,4}", value.strip(), re.ASCII) else 0
+    number = int(value) if re.fullmatch(r"[0-9]{1,3}", value.strip(), re.ASCII) else 0
     if not 1 <= number <= MAX_THREADS:
         raise InvalidRequest(
             "FIRSTHAND_THREADS", f"is {value[:40]!r}; it takes a whole number, 1 to {MAX_THREADS}"

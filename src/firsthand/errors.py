@@ -8,7 +8,7 @@ Read next: `request.py`.
     ├── InvalidRequest          the caller's input; `field` names what to change
     │   ├── ContextLengthExceeded
     │   └── TemplateError       the chat template refused, or ran past its limits
-    ├── CapacityExceeded        ours: no room in a queue, in memory, in the cache
+    ├── CapacityExceeded        ours: no room in a queue, in memory, on a disk
     ├── ModelNotFound           no such name, folder, file or cached hub id
     ├── DownloadFailed          a fetch that did not complete, or whose hash is wrong
     ├── CheckpointError         a file that is not what it claims; `file` and `tensor` say where
@@ -40,7 +40,7 @@ class TemplateError(InvalidRequest):
 
 
 class CapacityExceeded(FirsthandError):
-    """We have no room now; the same request may succeed later."""
+    """No room: in a queue now (later there may be), in memory or on a disk for what was asked."""
 
 
 class ModelNotFound(FirsthandError):

@@ -7,13 +7,14 @@ Read next: `scheduling/plan.py`, the values of one step.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from firsthand.checks import check_integer, check_number
 from firsthand.errors import InvalidRequest
 
 MAX_LOGPROBS = 20
+MIN_REPETITION_PENALTY = 0.01  # below it a penalty would overflow what it divides
 MAX_TOP_K = 1_000_000
 MAX_SEED = 2**64 - 1
 MAX_BIASED_TOKENS = 1024
@@ -34,7 +35,7 @@ class FinishReason(StrEnum):
 
     @property
     def openai(self) -> str:
-        """The word that OpenAI's API has for this reason: `stop` or `length`."""
+        """The word that OpenAI's API has for this reason, for the server: `stop` or `length`."""
         return "length" if self in (FinishReason.LENGTH, FinishReason.CONTEXT) else "stop"
 
 
@@ -54,8 +55,8 @@ class RepetitionGuard:
     times: int = 8
 
     def __post_init__(self) -> None:
-        _check_integer("repetition.max_run", self.max_run, 1, 1024)
-        _check_integer("repetition.times", self.times, 2, 1024)
+        check_integer("repetition.max_run", self.max_run, 1, 1024)
+        check_integer("repetition.times", self.times, 2, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +80,24 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, 0.0, 100.0)
-        _check_integer("top_k", self.top_k, 0, MAX_TOP_K)
-        _check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        _check_number("min_p", self.min_p, 0.0, 1.0)
-        _check_number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_number("temperature", self.temperature, 0.0, 100.0)
+        check_integer("top_k", self.top_k, 0, MAX_TOP_K)
+        check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        check_number("min_p", self.min_p, 0.0, 1.0)
+        check_number("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 100.0)
+        check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if len(self.logit_bias) > MAX_BIASED_TOKENS:
             raise InvalidRequest("logit_bias", f"at most {MAX_BIASED_TOKENS} tokens")
         seen = set()
         for token_id, bias in self.logit_bias:
-            _check_integer("logit_bias", token_id, 0, 2**31 - 1)
-            _check_number("logit_bias", bias, -100.0, 100.0)
+            check_integer("logit_bias", token_id, 0, 2**31 - 1)
+            check_number("logit_bias", bias, -100.0, 100.0)
             if token_id in seen:
                 raise InvalidRequest("logit_bias", f"token {token_id} is given twice")
             seen.add(token_id)
         if self.logprobs is not None:
-            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+            check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
 
     @property
     def needs_history(self) -> bool:
@@ -124,12 +125,12 @@ class StopRules:
     repetition: RepetitionGuard | None = None
 
     def __post_init__(self) -> None:
-        _check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
         if len(self.stop_token_ids) > MAX_STOP_IDS:
             raise InvalidRequest("stop_token_ids", f"at most {MAX_STOP_IDS} ids")
         for token_id in self.stop_token_ids:
-            _check_integer("stop_token_ids", token_id, 0, 2**31 - 1)
+            check_integer("stop_token_ids", token_id, 0, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
             raise InvalidRequest("prompt", "must hold at least one token")
-        _check_integer("seed", self.seed, 0, MAX_SEED)
+        check_integer("seed", self.seed, 0, MAX_SEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,20 +177,3 @@ class Usage:
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
-
-
-def _check_number(
-    name: str, value: object, low: float, high: float, *, low_open: bool = False
-) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(name, f"must be a number, not {type(value).__name__}")
-    if not math.isfinite(value) or value > high or value < low or (low_open and value == low):
-        opening = "above" if low_open else "at least"
-        raise InvalidRequest(name, f"must be {opening} {low:g} and at most {high:g}, not {value!r}")
-
-
-def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(name, f"must be an integer, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise InvalidRequest(name, f"must be at least {low} and at most {high}, not {value}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from firsthand.cli.main import build_app
-from firsthand.cli.micro import NUM_LAYERS, VOCAB_SIZE, write_micro_model
+from firsthand.cli.micro_model import NUM_LAYERS, VOCAB_SIZE, write_micro_model
+from firsthand.cli.properties import Check, run_checks
+from firsthand.generation import LLM
+from firsthand.generation.llm import Messages
 
 pytestmark = pytest.mark.native
 
@@ -48,6 +52,12 @@ def test_run_says_everything_in_json(model: str) -> None:
     assert [len(entry["top"]) for entry in done["logprobs"]] == [2] * 6
 
 
+def test_the_page_names_every_key_of_run(model: str) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    done = called("run", model, "Hello", *GREEDY, "--report")
+    assert [key for key in (*done, *done["usage"]) if f"`{key}`" not in page] == []
+
+
 def test_run_prints_the_text_that_json_has(model: str) -> None:
     text = called("run", model, "Hello", *GREEDY)["text"]
     assert call("run", model, "Hello", *GREEDY).stdout.rstrip("\n") == text.rstrip("\n")
@@ -76,11 +86,19 @@ def test_chat_applies_the_template(model: str) -> None:
 
 def test_the_report_has_times_memory_and_shapes(model: str) -> None:
     shown = call("run", model, "Hello", *GREEDY, "--report")
-    for word in ("load", "tokenise", "prompt", "output", "sample", "detokenise", "tok/s"):
+    for word in ("load", "tokenize", "prompt", "output", "sample", "detokenize", "tok/s"):
         assert word in shown.stderr
     for word in ("memory", "weights", "KV", "scratch", "linear", "5 × 64"):
         assert word in shown.stderr
     assert "memory" not in shown.stdout
+    for words in (
+        "peak resident memory",
+        " × int8/",
+        " × float32",
+        "ended     length (6), seed ",
+    ):
+        assert words in shown.stderr
+    assert "10 tokens used of 512; reserved: 2 contexts of" in shown.stderr
     step = called("run", model, "Hello", *GREEDY, "--report")["step"]
     assert step[0]["name"] == "embed"
     assert step[0]["shape"] == [5, 64]
@@ -107,13 +125,79 @@ def test_the_report_has_times_memory_and_shapes(model: str) -> None:
         ("--max-context", "0"),
         ("--device", "cuda"),
         ("--disable-rule", "no-such"),
+        ("--attention", "fast"),
         ("--system", "without --chat"),
     ],
 )
 def test_a_bad_value_is_named_and_is_2(model: str, option: str, value: str) -> None:
     said = called("run", model, "Hello", option, value, code=2)["error"]
     assert said["type"] == "InvalidRequest"
-    assert option.removeprefix("--").replace("-", "_") in said["message"]
+    name = "disabled_rules" if option == "--disable-rule" else option[2:].replace("-", "_")
+    assert name in said["message"]
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize("option", ["--temperature=-1", "--logit-bias=x", "--stop=\udcff"])
+def test_an_option_is_checked_before_the_model_is_loaded(
+    model: str, command: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firsthand.cli.generate.open_llm", lambda *_: pytest.fail("loaded"))
+    text = [] if command == "chat" else ["Hello"]
+    call(command, model, *text, option, code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("run", ["\udcff"]), ("tokenize", ["\udcff"]), ("run", ["x", "--chat", "--system", "\udcff"])],
+)
+def test_an_argument_that_is_not_utf_8_is_named(
+    model: str, command: str, arguments: list[str]
+) -> None:
+    said = called(command, model, *arguments, code=2)["error"]["message"]
+    assert said.endswith(": the argument is not valid UTF-8")
+
+
+def test_why_a_text_ended_is_told_unless_it_was_meant_to(model: str) -> None:
+    assert "(stopped: max_tokens 6 reached)" in call("run", model, "Hello", *GREEDY).stderr
+    long = ("--max-context", "12", "--ignore-end", "--max-tokens", "99")
+    assert "(stopped: the context of 12 tokens is full)" in call("run", model, "Hi", *long).stderr
+    end = ("--logit-bias", f"{VOCAB_SIZE - 1}=100", "--temperature", "0")
+    assert "stopped" not in call("run", model, "Hello", *end).stderr
+    same = ("--logit-bias", "65=100", "--temperature", "0", "--repetition-guard")
+    assert "(stopped: the same tokens" in call("run", model, "Hello", *same).stderr
+    assert "(stopped: max_tokens 6 reached)" in call("chat", model, *GREEDY, stdin="a\n").stderr
+    assert "stopped" not in call("run", model, "Hello", *GREEDY, "--json").stderr
+
+
+def test_a_context_beyond_the_models_is_told(model: str) -> None:
+    asked = ("--max-context", "513")
+    note = "max_context 513 is beyond the model's; it is 512"
+    assert note in call("run", model, "Hello", *GREEDY, *asked).stderr
+    assert note in call("inspect", model, *asked).stderr
+    assert "max_context" not in call("inspect", model, "--max-context", "512").stderr
+
+
+def test_logprobs_are_not_dropped_in_silence(model: str) -> None:
+    """The text has no place for them."""
+    assert "--json" in call("run", model, "Hello", "--logprobs", "2", code=2).stderr
+
+
+def test_the_prompt_is_tokenized_again_only_for_the_report(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A --chat run renders once; the traced step of --report needs the ids a second time."""
+    rendered = []
+
+    def counted(llm: LLM, messages: Messages) -> list[int]:
+        rendered.append(messages)
+        return tokenize_chat(llm, messages)
+
+    tokenize_chat = LLM.tokenize_chat
+    monkeypatch.setattr(LLM, "tokenize_chat", counted)
+    call("run", model, "Hello", "--chat", *GREEDY)
+    assert len(rendered) == 1
+    call("run", model, "Hello", "--chat", *GREEDY, "--report")
+    assert len(rendered) == 3
 
 
 def test_a_prompt_that_is_not_utf_8_is_refused(model: str) -> None:
@@ -134,10 +218,18 @@ def test_chat_keeps_the_conversation_until_reset(model: str) -> None:
     options = ("--max-tokens", "4", "--temperature", "0", "--ignore-end", "--report")
     shown = call("chat", model, *options, stdin="one\ntwo\n/reset\none\n/bye\nlost\n")
     prompts = [
-        int(line.split()[3]) for line in shown.stderr.splitlines() if line.startswith("tokenise")
+        int(line.split()[3]) for line in shown.stderr.splitlines() if line.startswith("tokenize")
     ]
     assert len(prompts) == 3
     assert prompts[0] == prompts[2] < prompts[1]
+
+
+def test_chat_knows_its_commands(model: str) -> None:
+    """A path is a message like any other."""
+    shown = call("chat", model, *GREEDY, stdin="/rest\n/reset now\n/etc/hosts\n/bye\nlost\n")
+    assert "unknown command /rest; there are /reset and /bye" in shown.stderr
+    assert shown.stderr.count("unknown command") == 2
+    assert shown.stderr.count("max_tokens 6 reached") == 1
 
 
 def test_chat_goes_on_after_a_refused_message(model: str) -> None:
@@ -165,12 +257,14 @@ def test_inspect(model: str) -> None:
     (shared,) = done["shared"]
     assert shared["name"] == "lm_head.weight"
     assert done["saved_bytes"] == shared["saved_bytes"] == 4 * VOCAB_SIZE * 64
-    assert done["tokenizer"]["chat_template"] is True
+    assert done["tokenizer"]["has_chat_template"] is True
     assert len(done["plan"]["after"]) < len(done["plan"]["before"])
     assert {rule["applied"] for rule in done["plan"]["rules"]} == {True}
     shown = call("inspect", model, "--tensors", "--plan").stdout
     for word in ("llama", "F32", "lm_head.weight", "KV", "plan before", "plan after"):
         assert word in shown
+    assert done["shared"][0]["is"] == "model.embed_tokens.weight"
+    assert done["memory"]["kv_bytes"] == 512 * done["memory"]["kv_bytes_per_token"]
 
 
 def test_a_rule_that_is_left_out_stays_out(model: str) -> None:
@@ -179,6 +273,18 @@ def test_a_rule_that_is_left_out_stays_out(model: str) -> None:
     assert [each["name"] for each in done["rules"] if not each["applied"]] == [rule]
     assert any(" = add(" in line for line in done["after"])
     assert called("inspect", model, "--plan", "--disable-rule", "x", code=2)["error"]
+    for options in (["--disable-rule", rule], ["--all-layers"]):
+        assert "--plan" in called("inspect", model, *options, code=2)["error"]["message"]
+
+
+def test_layers_that_are_alike_are_shown_once(model: str) -> None:
+    short = call("inspect", model, "--plan").stdout
+    whole = call("inspect", model, "--plan", "--all-layers").stdout
+    assert short.count("alike") == 2
+    assert "alike" not in whole
+    assert "layers.1." in whole
+    assert "layers.1." not in short
+    assert "logits = head(" in short
 
 
 def test_inspect_shows_what_cannot_be_run(model: str, tmp_path: Path) -> None:
@@ -191,6 +297,7 @@ def test_inspect_shows_what_cannot_be_run(model: str, tmp_path: Path) -> None:
     assert done["architecture"] == "NovelForCausalLM"
     assert "NovelForCausalLM" in done["problem"]
     assert "cannot run" in call("inspect", str(tmp_path)).stdout
+    assert called("inspect", str(tmp_path), "--plan", "--disable-rule", "x", code=2)["error"]
 
 
 @pytest.mark.parametrize("step", ["prompt", "token"])
@@ -214,9 +321,32 @@ def test_selftest_passes() -> None:
 
 
 def test_selftest_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firsthand.cli.check._equal", lambda *_: (False, "other bits"))
+    monkeypatch.setattr("firsthand.cli.properties._equal", lambda *_: (False, "other bits"))
     done = called("selftest", code=3)
     assert done["passed"] is False
+
+
+def test_a_check_that_was_left_out_has_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def two_checks(model: Path) -> Iterator[Check]:
+        yield Check("one", True, "seen", 1.0)
+        yield Check("torch", None, "not installed", 0.0)
+
+    monkeypatch.setattr("firsthand.cli.properties.run_checks", two_checks)
+    assert [check["passed"] for check in called("selftest")["checks"]] == [True, None]
+    shown = call("selftest").stdout
+    assert "1 passed, 0 failed, 1 left out" in shown
+    assert shown.count("ok") == 1
+
+
+def test_without_torch_its_check_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def only(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
+        return Check(name, True, "", 0.0)
+
+    monkeypatch.setattr("firsthand.cli.properties._timed", only)
+    monkeypatch.setattr("firsthand.cli.properties.find_spec", lambda name: None)
+    assert [check.passed for check in run_checks(tmp_path)][-1] is None
 
 
 @pytest.mark.model

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from firsthand.cli.main import build_app
-from firsthand.cli.micro import write_micro_model
+from firsthand.cli.micro_model import write_micro_model
 from firsthand.engine.worker import EventStream
 from firsthand.request import TokenEvent
 

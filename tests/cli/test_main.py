@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import resource
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from firsthand.cli.main import build_app
+from firsthand.cli.main import build_app, run_command
 
 COMMANDS = [
     "run",
@@ -42,22 +44,87 @@ def test_help_names_every_command() -> None:
         assert f"\n  {command} " in shown.output
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_explains_itself_and_each_option(command: str) -> None:
-    app = build_app()
-    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+def help_of(command: str) -> dict[str, str]:
+    """Its options, each with its help text, from a page so wide that none is broken."""
+    shown = CliRunner().invoke(build_app(), [command, "--help"], terminal_width=300)
     assert shown.exit_code == 0
-    options = [line for line in shown.output.splitlines() if line.startswith("  --")]
-    assert options
-    for line in options:
-        assert len(line.split("  ")) > 2, f"no help text: {line}"
+    joined = re.sub(r"\n {10,}", "  ", shown.output)  # a long option stands above its text
+    lines = [line.strip() for line in joined.splitlines() if line.startswith("  --")]
+    assert lines
+    parts = [re.split(r"  +", line, maxsplit=1) for line in lines]
+    return {part[0]: part[1] if len(part) == 2 else "" for part in parts}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_each_option_and_its_default(command: str) -> None:
+    """A lone flag has no default to tell: it is off."""
+    for option, text in help_of(command).items():
+        assert text, f"no help text: {option}"
+        if " " in option:
+            assert "default: " in text, f"no default: {option}"
+
+
+def test_help_shows_the_defaults_that_the_command_has() -> None:
+    assert "default: 256" in help_of("run")["--max-tokens <int>"]
+    chat = help_of("chat")
+    assert "default: 1024" in chat["--max-tokens <int>"]
+    assert "default: repetition-guard" in chat["--repetition-guard / --no-repetition-guard"]
+
+
+WRONG = [
+    ["no-such-command"],
+    ["run"],
+    ["run", "m", "--top-k", "many"],
+    ["list", "--no"],
+    ["chat", "m", "--json"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(arguments) == 2
+    shown = capsys.readouterr()
+    assert "Usage: " in shown.err
+    if "--json" not in arguments:
+        assert shown.out == ""
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_usage_with_json_is_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command([*arguments, "--json"]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    said = json.loads(line)["error"]
+    assert said["type"] == "UsageError"
+    assert said["message"]
+
+
+def test_a_command_that_fails_has_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["show", "no-such-model", "--json"]) == 4
+    assert run_command(["--help"]) == 0
 
 
 @pytest.mark.parametrize(
-    "arguments", [["no-such-command"], ["run"], ["run", "m", "--top-k", "many"], ["list", "--no"]]
+    "place", ["firsthand.cli.main.build_app", "firsthand.weights.catalogue.list_models"]
 )
-def test_wrong_usage_is_2(arguments: list[str]) -> None:
-    assert CliRunner().invoke(build_app(), arguments).exit_code == 2
+def test_an_interrupt_is_one_line_wherever_it_comes(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupted)
+    assert run_command(["list"]) == 130
+    assert capsys.readouterr() == ("", "error: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"), [("run", "MODEL [PROMPT]"), ("convert", "SRC DST"), ("rm", "NAME")]
+)
+def test_usage_has_plain_names(command: str, usage: str) -> None:
+    shown = CliRunner().invoke(build_app(), [command, "--help"])
+    assert shown.output.splitlines()[0].endswith(f"{command} [OPTIONS] {usage}")
 
 
 def test_version() -> None:

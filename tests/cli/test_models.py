@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from firsthand.cli.main import build_app
-from firsthand.cli.micro import write_micro_model
+from firsthand.cli.micro_model import write_micro_model
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,40 @@ def called(*arguments: str, code: int = 0) -> dict[str, Any]:
 
 def test_an_empty_cache_is_an_empty_list() -> None:
     assert called("list") == {"models": []}
+
+
+def test_an_empty_list_says_how_to_begin() -> None:
+    shown = CliRunner().invoke(build_app(), ["list"])
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "firsthand pull smollm2-135m" in shown.stderr
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "org/none"])
+def test_what_is_not_here_cannot_be_removed(name: str) -> None:
+    said = called("rm", name, code=4)["error"]
+    assert said == {"type": "ModelNotFound", "message": f"{name} is not on this machine"}
+
+
+def test_intact_is_only_said_after_a_comparison(tmp_path: Path) -> None:
+    """A file of the user's own has no published hash."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_micro_model(folder)
+    done = called("show", str(folder))
+    assert [done["intact"], *{file["intact"] for file in done["files"]}] == [None, None]
+    shown = CliRunner().invoke(build_app(), ["show", str(folder)])
+    assert "no published hash to compare with" in shown.stdout
+    assert " intact" not in shown.stdout
+
+
+def test_a_wrong_hash_is_shown_and_is_4(cached: str, caches: Path) -> None:
+    snapshot = next((caches / "hub").glob("models--*/snapshots/*"))
+    blob = snapshot.parents[1] / "blobs" / ("0" * 64)
+    blob.parent.mkdir()
+    (snapshot / "model.safetensors").rename(blob)
+    (snapshot / "model.safetensors").symlink_to(blob)
+    assert called("show", cached, code=4)["intact"] is False
+    assert "should be 000" in CliRunner().invoke(build_app(), ["show", cached]).stdout
 
 
 def test_a_cached_model_is_listed_shown_and_removed(cached: str) -> None:

@@ -1,11 +1,70 @@
-"""Option texts become typed values, or are refused by name."""
+"""Options are declared once, mean what `generation` means by them, and become typed values."""
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import asdict, fields
+
 import pytest
 
-from firsthand.cli.options import logit_bias
+from firsthand.cli.generate import CHAT_SAMPLING
+from firsthand.cli.options import (
+    LOADING,
+    SAMPLING,
+    AsJson,
+    Loading,
+    Model,
+    Sampling,
+    flat,
+    logit_bias,
+)
 from firsthand.errors import InvalidRequest
+from firsthand.generation.loading import LoadKeywords, LoadOptions
+from firsthand.generation.options import Options, read_options
+
+NOT_ON_THE_COMMAND_LINE = {"max_sequences", "max_step_tokens"}  # one sequence; its default
+
+
+def names(group: type[Loading] | type[Sampling]) -> set[str]:
+    return {field.name for field in fields(group)}
+
+
+def test_every_option_of_generation_is_there() -> None:
+    """`logprobs` is an option of `run` alone."""
+    assert names(Sampling) | {"logprobs"} == set(Options.__annotations__)
+    assert names(Loading) | NOT_ON_THE_COMMAND_LINE == set(LoadKeywords.__annotations__)
+
+
+def test_the_defaults_are_those_of_generation() -> None:
+    assert read_options(asdict(SAMPLING), frozenset()) == read_options({}, frozenset())
+    chosen = asdict(LOADING) | {"disabled_rules": ()}
+    assert LoadOptions(**chosen) == LoadOptions()
+
+
+def test_a_group_of_options_becomes_one_value() -> None:
+    seen = []
+
+    def command(
+        model: Model,
+        sampling: Sampling = CHAT_SAMPLING,
+        loading: Loading = LOADING,
+        as_json: AsJson = False,
+    ) -> None:
+        seen.append((model, sampling, loading, as_json))
+
+    given = {"model": "m", "as_json": True, **asdict(Sampling(top_k=3)), **asdict(LOADING)}
+    flat(command)(**given)
+    assert seen == [("m", Sampling(top_k=3), LOADING, True)]
+
+
+def test_the_defaults_of_a_group_are_those_of_the_command() -> None:
+    def command(sampling: Sampling = CHAT_SAMPLING) -> None: ...
+
+    parameters = inspect.signature(flat(command)).parameters
+    assert set(parameters) == names(Sampling)
+    assert parameters["max_tokens"].default == 1024
+    assert parameters["repetition_guard"].default is True
+    assert parameters["top_p"].default == 1.0
 
 
 def test_logit_bias() -> None:

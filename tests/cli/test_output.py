@@ -7,7 +7,7 @@ import json
 import pytest
 import typer
 
-from firsthand.cli.output import exit_code, in_bytes, print_json, print_table, reported
+from firsthand.cli.output import exit_code, in_bytes, print_json, print_table, reported, table
 from firsthand.errors import (
     CapacityExceeded,
     CheckpointError,
@@ -34,6 +34,7 @@ CODES: list[tuple[BaseException, int]] = [
     (EngineError("x"), 1),
     (FirsthandError("x"), 1),
     (ValueError("ours"), 1),
+    (OSError(28, "No space left on device"), 1),
     (KeyboardInterrupt(), 130),
 ]
 
@@ -51,7 +52,8 @@ def test_each_error_has_its_exit_code(
     said = json.loads(line)["error"]
     assert said["type"] == type(error).__name__
     assert said["message"]
-    assert said["message"] in captured.err
+    if not isinstance(error, KeyboardInterrupt):  # which `run_command` tells
+        assert said["message"] in captured.err
 
 
 def test_without_json_standard_output_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +68,13 @@ def test_a_fault_of_ours_keeps_its_traceback(capsys: pytest.CaptureFixture[str])
     with pytest.raises(typer.Exit), reported():
         raise ZeroDivisionError("ours")
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_error_of_the_system_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), reported():
+        raise PermissionError(13, "Permission denied", "model.gguf")
+    said = capsys.readouterr().err
+    assert said == "error: [Errno 13] Permission denied: 'model.gguf'\n"
 
 
 def test_a_message_of_many_lines_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,3 +105,14 @@ def test_in_bytes(count: int, text: str) -> None:
 def test_a_table_of_no_rows_is_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name", "size"), [])
     assert capsys.readouterr().out == "name  size\n"
+
+
+def test_the_widest_column_gives_way() -> None:
+    rows = [("a" * 30, "1 B"), ("b", "22 B")]
+    assert table(("NAME", "SIZE"), rows, 24) == [
+        "NAME                SIZE",
+        "aaaaaaaaaaaaaaaaa…   1 B",
+        "b                   22 B",
+    ]
+    assert table(("NAME", "SIZE"), rows, 99) == table(("NAME", "SIZE"), rows)
+    assert max(map(len, table(("NAME", "SIZE"), rows, 1))) == 12 + 2 + 4

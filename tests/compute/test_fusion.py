@@ -7,20 +7,20 @@ from collections import Counter
 import pytest
 
 from firsthand.compute.fusion import RULES, fuse
-from firsthand.compute.plan import Recorder, Step, Value
+from firsthand.compute.plan import Op, Recorder, Value
 from firsthand.errors import InvalidRequest
 from tests.compute.test_plan import SPEC, recorded, shape_of
 
 
-def ops(steps: list[Step]) -> Counter[str]:
-    return Counter(step.op for step in steps)
+def names(ops: list[Op]) -> Counter[str]:
+    return Counter(op.name for op in ops)
 
 
 def test_all_rules_leave_five_steps_per_layer() -> None:
-    steps = fuse(recorded())
-    assert ops(steps) == {"embed": 1, "linear": 8, "store": 2, "attend": 2, "head": 1}
-    assert len(steps) == 2 + 6 * SPEC.num_layers
-    qkv, store, attend, output, gate_up, down = steps[1:7]
+    ops = fuse(recorded())
+    assert names(ops) == {"embed": 1, "linear": 8, "store": 2, "attend": 2, "head": 1}
+    assert len(ops) == 2 + 6 * SPEC.num_layers
+    qkv, store, attend, output, gate_up, down = ops[1:7]
     assert len(qkv.weights) == 3
     assert qkv.norm is not None
     assert store.rotate
@@ -28,7 +28,7 @@ def test_all_rules_leave_five_steps_per_layer() -> None:
     assert output.residual is not None
     assert gate_up.gated == "silu"
     assert down.residual is not None
-    assert steps[-1].norm is not None
+    assert ops[-1].norm is not None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_all_rules_leave_five_steps_per_layer() -> None:
     ],
 )
 def test_a_rule_that_is_off_leaves_its_steps(rule: str, op: str, left: int) -> None:
-    assert ops(fuse(recorded(), {rule}))[op] == left
+    assert names(fuse(recorded(), {rule}))[op] == left
 
 
 def test_no_rule_at_all_gives_the_recorded_plan() -> None:
@@ -52,13 +52,13 @@ def test_no_rule_at_all_gives_the_recorded_plan() -> None:
 def test_fused_steps_still_read_only_what_was_written_before() -> None:
     for off in [set(), *({rule.name} for rule in RULES)]:
         known: set[Value] = set()
-        for step in fuse(recorded(), off):
-            assert set(step.reads) <= known
-            known.update(step.outputs)
+        for op in fuse(recorded(), off):
+            assert set(op.reads) <= known
+            known.update(op.outputs)
 
 
 def test_an_unknown_rule_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match=r"disable_rule.*'fold'.*share-input"):
+    with pytest.raises(InvalidRequest, match=r"disabled_rules.*'fold'.*share-input"):
         fuse([], {"fold"})
 
 
@@ -77,10 +77,10 @@ def test_a_value_with_two_readers_is_not_fused_away() -> None:
     total = recorder.add(h, down)
     recorder.add(total, down)
     recorder.activation(gate, gate, "silu")
-    steps = fuse(recorder.steps)
-    assert ops(steps)["norm"] == 1, "the norm is read by a linear step and by an add"
-    assert ops(steps)["activation"] == 2, "gate is read twice"
-    assert ops(steps)["add"] == 2, "the linear result is read twice"
+    ops = fuse(recorder.ops)
+    assert names(ops)["norm"] == 1, "the norm is read by a linear op and by an add"
+    assert names(ops)["activation"] == 2, "gate is read twice"
+    assert names(ops)["add"] == 2, "the linear result is read twice"
 
 
 def test_a_residual_that_is_written_later_is_not_fused() -> None:
@@ -89,4 +89,4 @@ def test_a_residual_that_is_written_later_is_not_fused() -> None:
     y = recorder.linear(x, "model.layers.0.self_attn.o_proj.weight")
     later = recorder.norm(x, "gain", 1e-5)
     recorder.add(later, y)
-    assert ops(fuse(recorder.steps))["add"] == 1
+    assert names(fuse(recorder.ops))["add"] == 1

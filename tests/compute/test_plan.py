@@ -7,7 +7,7 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsthand.compute.plan import Recorder, Step, Value, lay_out, record
+from firsthand.compute.plan import Op, Recorder, Value, lay_out, record
 from firsthand.models import llama
 from firsthand.models.spec import ModelSpec, RopeSpec
 
@@ -33,26 +33,26 @@ def shape_of(name: str) -> tuple[int, int]:
     return n, k
 
 
-def recorded() -> list[Step]:
+def recorded() -> list[Op]:
     return record(partial(llama.forward, spec=SPEC), shape_of)
 
 
 def test_a_model_is_recorded_in_the_order_of_its_text() -> None:
-    steps = recorded()
-    assert [step.op for step in steps[:9]] == [
+    ops = recorded()
+    assert [op.name for op in ops[:9]] == [
         *("embed", "norm", "linear", "rope", "linear", "rope", "linear", "store", "attend")
     ]
-    assert steps[-1].op == "head"
-    assert steps[-1].outputs[0].is_logits
-    written = [value for step in steps for value in step.outputs]
+    assert ops[-1].name == "head"
+    assert ops[-1].outputs[0].is_logits
+    written = [value for op in ops for value in op.outputs]
     assert len(written) == len(set(written)), "every value is written once"
 
 
 def test_steps_read_only_what_was_written_before() -> None:
     known: set[Value] = set()
-    for step in recorded():
-        assert set(step.reads) <= known
-        known.update(step.outputs)
+    for op in recorded():
+        assert set(op.reads) <= known
+        known.update(op.outputs)
 
 
 def test_widths_follow_the_weights() -> None:
@@ -64,30 +64,30 @@ def test_widths_follow_the_weights() -> None:
 
 
 def test_a_step_prints_what_it_does() -> None:
-    lines = [str(step) for step in recorded()]
-    assert lines[0] == "v0 = embed(embed_tokens)"
+    lines = [str(op) for op in recorded()]
+    assert lines[0] == "v0 = embed(model.embed_tokens)"
     assert "store = store(v5, v6)  [layer 0]" in lines
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> list[Step]:
-    steps: list[Step] = []
+def plans(draw: st.DrawFn) -> list[Op]:
+    ops: list[Op] = []
     for index in range(draw(st.integers(1, 25))):
         count = draw(st.integers(0, min(3, index)))
         inputs = tuple(Value(draw(st.integers(0, index - 1)), 0) for _ in range(count))
-        known = {value.index: value for step in steps for value in step.outputs}
+        known = {value.index: value for op in ops for value in op.outputs}
         reads = tuple(known[value.index] for value in inputs)
-        steps.append(Step("add", reads, (Value(index, draw(st.integers(1, 40))),)))
-    return steps
+        ops.append(Op("add", reads, (Value(index, draw(st.integers(1, 40))),)))
+    return ops
 
 
 @given(plans(), st.integers(1, 9))
 @settings(deadline=None, max_examples=150)
-def test_values_alive_together_never_overlap(steps: list[Step], max_rows: int) -> None:
-    layout = lay_out(steps, max_rows)
+def test_values_alive_together_never_overlap(ops: list[Op], max_rows: int) -> None:
+    layout = lay_out(ops, max_rows)
     life: dict[Value, tuple[int, int]] = {}
-    for index, step in enumerate(steps):
-        for value in (*step.outputs, *step.reads):
+    for index, op in enumerate(ops):
+        for value in (*op.outputs, *op.reads):
             begin, _ = life.get(value, (index, index))
             life[value] = (begin, index)
     for a, (a_begin, a_end) in life.items():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
-from firsthand.compute.executor import ModelProgram, OpTime
+from firsthand.compute.executor import Held, ModelProgram, OpTime
 from firsthand.engine.runner import ModelRunner, flat_batch, trace_plans
+from firsthand.engine.sampler import SampleOutcome
 from firsthand.errors import EngineError
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.store import KVStore
@@ -30,17 +30,9 @@ PLAN = StepPlan(
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    token_id: int
-    logprob: float | None = None
-    top_logprobs: tuple[tuple[int, float], ...] = ()
-    error: str | None = None
-
-
-def argmax(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[Outcome]:
+def argmax(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[SampleOutcome]:
     assert len(draws) == len(logits)
-    return [Outcome(int(row.argmax()), float(row.max()), ((0, -1.0),)) for row in logits]
+    return [SampleOutcome(int(row.argmax()), float(row.max()), ((0, -1.0),)) for row in logits]
 
 
 class FakeExecutor:
@@ -64,8 +56,8 @@ class FakeExecutor:
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         return self.run(batch, store), [OpTime("embed", "", (batch.num_tokens, 4), 0.1, 16)]
 
-    def memory(self) -> dict[str, int]:
-        return {}
+    def memory(self) -> Held:
+        return Held(0, 0)
 
 
 def store() -> ContiguousStore:
@@ -133,8 +125,8 @@ def test_logits_of_another_shape_are_a_fault() -> None:
 
 
 def test_the_samplers_errors_are_passed_on() -> None:
-    def refuse(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[Outcome]:
-        return [Outcome(1), Outcome(-1, error="no finite logit")]
+    def refuse(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[SampleOutcome]:
+        return [SampleOutcome(1), SampleOutcome(-1, error="no finite logit")]
 
     broken = ModelRunner(FakeExecutor(), store(), VOCAB, refuse, lambda: 0.0)
     assert broken.run(PLAN).drawn == (Drawn(7, 1), Drawn(9, -1, error="no finite logit"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from firsthand.cli.micro import write_micro_model
+from firsthand.cli.micro_model import write_micro_model
 
 
 @pytest.fixture(scope="session")

@@ -204,7 +204,7 @@ def test_unknown_names_are_refused_with_a_suggestion(llm: LLM, micro_folder: Pat
     with pytest.raises(InvalidRequest, match="did you mean 'max_tokens'"):
         llm.generate("x", max_token=3)  # type: ignore[call-overload]
     with pytest.raises(InvalidRequest, match="did you mean 'quantization'"):
-        LLM(micro_folder, quantisation="int8")
+        LLM(micro_folder, quantisation="int8")  # type: ignore[call-arg]
     with pytest.raises(InvalidRequest, match="loaded already"):
         LLM(llm.loaded, threads=2)
 
@@ -304,14 +304,14 @@ def test_trace_does_not_touch_a_running_sequence(llm: LLM) -> None:
 
 def test_the_report_adds_up(llm: LLM) -> None:
     report = llm.generate("hello", max_tokens=5, ignore_end=True).report
-    assert (report.prompt_n, report.predicted_n, report.num_steps) == (5, 5, 5)
+    assert (report.num_prompt_tokens, report.num_tokens, report.num_steps) == (5, 5, 5)
     assert len(report.token_ms) == 4
     stages = report.tokenize_ms + report.queue_ms + report.prompt_ms
     assert stages == pytest.approx(report.ttft_ms)
     assert report.ttft_ms + report.predicted_ms <= report.total_ms
     assert 0 < report.forward_ms + report.sample_ms <= report.prompt_ms + report.predicted_ms
     memory = report.memory
-    assert memory.kv_used_bytes == 9 * llm.loaded.store.token_bytes
+    assert memory.kv_used_bytes == llm.loaded.store.resident_bytes(9)
     assert memory.weights_bytes == llm.memory().weights_bytes > 0
 
 
@@ -349,3 +349,69 @@ def test_the_real_model_knows_a_capital_and_ends_its_turn(smollm2_path: Path) ->
         assert reply.finish_reason == "end_token"
         assert "4" in reply.text
         assert "<|" not in reply.text
+
+
+def test_a_loaded_model_has_one_engine_at_a_time(loaded: LoadedModel) -> None:
+    """Two engines over one executor would share its scratch memory and its blocks."""
+    with LLM(loaded) as first:
+        with pytest.raises(InvalidRequest, match="another LLM"):
+            LLM(loaded)
+        assert first.generate("abc", max_tokens=2).usage.completion_tokens == 2
+    LLM(loaded).close()
+
+
+def test_a_forked_child_is_told_instead_of_hanging(llm: LLM) -> None:
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            llm.generate("abc", max_tokens=1)
+            os.write(write_end, b"no error")
+        except EngineError as fault:
+            os.write(write_end, str(fault).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert b"forked" in os.read(read_end, 1000)
+    assert llm.generate("abc", max_tokens=1).usage.completion_tokens == 1
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_cancelling_an_ended_stream_gives_its_end_again(llm: LLM) -> None:
+    stream = llm.stream("abc", max_tokens=3, ignore_end=True)
+    done = stream.completion()
+    assert stream.cancel().completion == done
+    assert done.finish.reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("max_step_tokens", {"max_step_tokens": 10**9}),
+        ("max_step_tokens", {"max_step_tokens": 10**5000}),
+        ("max_sequences", {"max_sequences": 10**6, "max_step_tokens": 10**4}),
+        ("disabled_rules", {"disabled_rules": None}),
+        ("disabled_rules", {"disabled_rules": 5}),
+        ("disabled_rules", {"disabled_rules": "rope"}),
+        ("chat_template", {"chat_template": 5}),
+    ],
+    ids=range(7),
+)
+def test_load_options_of_the_wrong_kind_or_size_are_refused_by_name(
+    micro_folder: Path, field: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LLM(micro_folder, **options)
+    assert caught.value.field == field
+    assert len(str(caught.value)) < 400
+
+
+def test_trace_and_memory_check_what_they_are_asked(llm: LLM) -> None:
+    step: Any = "bogus"
+    with pytest.raises(InvalidRequest, match="step"):
+        llm.trace("abc", step=step)
+    with pytest.raises(InvalidRequest, match="num_tokens"):
+        llm.memory(-1)
+    with pytest.raises(InvalidRequest, match="model"):
+        LLM(None)  # type: ignore[arg-type]

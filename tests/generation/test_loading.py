@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from firsthand.errors import CapacityExceeded, FirsthandError, InvalidRequest, ModelNotFound
 from firsthand.generation import loading
-from firsthand.generation.loading import LoadedModel, LoadOptions, load_model
+from firsthand.generation.loading import (
+    LoadedModel,
+    LoadKeywords,
+    LoadOptions,
+    load_model,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +51,7 @@ def test_a_model_is_loaded_with_its_parts_and_times(micro_folder: Path) -> None:
     assert loaded.executor.name == "native"
     assert loaded.limits.context_length == loaded.spec.context_length == 100
     assert loaded.store.num_blocks == 3  # two sequences, and one block for traces
+    assert (loaded.num_pool_blocks, loaded.trace_block_id) == (2, 2)
     assert loaded.store.block_size == 100
     assert str(loaded.store.dtype) == "float32"
     assert loaded.weights.aliases[0].name == "lm_head.weight"
@@ -63,7 +69,12 @@ def test_stop_4_end_tokens_are_the_union_of_all_that_name_one(
     shutil.copytree(micro_folder, folder)
     text = json.dumps({"eos_token_id": [7, 9], "temperature": 0.7})
     (folder / "generation_config.json").write_text(text, encoding="utf-8")
-    assert load_model(folder, LoadOptions()).end_token_ids == {7, 9, 256}
+    assert load_model(folder, LoadOptions()).tokenizer.end_ids == {7, 9, 256}
+
+
+def test_the_keyword_arguments_are_the_fields_of_the_options() -> None:
+    types = get_type_hints(LoadOptions)
+    assert get_type_hints(LoadKeywords) == types
 
 
 def test_no_such_model(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from firsthand.generation.report import (
 )
 
 LOAD = LoadTimes(1.0, 2.0, 0.0, 3.0, 4.0, total_ms=10.0)
-MEMORY = Memory(100, 10, 1, 1000, 50, 10_000)
+MEMORY = Memory(100, 10, 1000, 50, 10_000)
 
 
 def facts(*request_ids: str, started_s: float = 0.0) -> StepFacts:
@@ -61,7 +61,7 @@ def test_the_stages_of_a_request() -> None:
     assert report.prompt_per_second == 10.0
     assert report.predicted_ms == 750.0
     assert report.predicted_per_second == pytest.approx(2 / 0.75)
-    assert report.predicted_n == 3
+    assert report.num_tokens == 3
 
 
 def test_a_request_that_was_never_run() -> None:

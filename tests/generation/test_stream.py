@@ -72,7 +72,7 @@ class Harness:
             lambda: float(next(ticks)),
             self.ledger,
             lambda request, timeline, steps: build_report(
-                LOAD, Memory(0, 0, 0, 0, 0, 0), 3, timeline, steps
+                LOAD, Memory(0, 0, 0, 0, 0), 3, timeline, steps
             ),
         )
 

@@ -35,7 +35,7 @@ def test_it_gives_the_memory_itself() -> None:
 
 def test_used_bytes_follow_the_tokens() -> None:
     store = ContiguousStore(3, 2, 4, num_sequences=2, max_tokens=8, dtype="float32")
-    assert store.token_bytes == 2 * 3 * 2 * 4 * 4
+    assert store.resident_bytes(1) == 2 * 3 * 2 * 4 * 4
     assert store.resident_bytes(16) == store.num_bytes
     assert store.resident_bytes(0) == 0
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from firsthand.errors import UnsupportedModel
-from firsthand.models.families import family, program, slots
-from firsthand.models.spec import ModelSpec, spec_from_config
+from firsthand.models.families import family, program, read_config, slots
+from firsthand.models.spec import ModelSpec
 from firsthand.weights.checkpoint import Slot
 
 
 def small(**changes: Any) -> ModelSpec:
-    return spec_from_config(
+    return read_config(
         {
             "architectures": ["LlamaForCausalLM"],
             "vocab_size": 11,
@@ -133,9 +133,10 @@ def test_model_4_shapes_follow_the_head_size() -> None:
 
 
 def test_the_head_is_tied_only_where_the_spec_says_so() -> None:
-    assert slots(small())[-1] == Slot("lm_head.weight", (11, 48))
+    assert slots(small())[-1] == Slot("lm_head.weight", (11, 48), is_head=True)
     tied = slots(small(tie_word_embeddings=True))[-1]
-    assert tied == Slot("lm_head.weight", (11, 48), tied_to="model.embed_tokens.weight")
+    embedding = "model.embed_tokens.weight"
+    assert tied == Slot("lm_head.weight", (11, 48), is_head=True, tied_to=embedding)
 
 
 def test_a_program_carries_the_spec_s_numbers() -> None:

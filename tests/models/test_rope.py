@@ -70,7 +70,7 @@ def test_every_scaling_is_the_library_s_own(kind: str) -> None:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    from firsthand.models.spec import spec_from_config
+    from firsthand.models.families import read_config
 
     rng = random.Random(7)
     for _ in range(12):
@@ -89,7 +89,7 @@ def test_every_scaling_is_the_library_s_own(kind: str) -> None:
             theirs, factor = ROPE_INIT_FUNCTIONS[kind](config, seq_len=context)
         written = sizes | {"architectures": ["LlamaForCausalLM"], "rope_parameters": fields}
         written["max_position_embeddings"] = trained
-        ours = spec_from_config(written, None, max_context=context).rope
+        ours = read_config(written, max_context=context).rope
         assert ours.kind == kind
         assert ours.inverse_frequencies == pytest.approx(theirs.tolist(), rel=3e-6)
         assert math.isclose(ours.attention_factor, factor, rel_tol=1e-12)

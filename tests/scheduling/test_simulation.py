@@ -138,7 +138,7 @@ def test_random_workload(seed: int) -> None:
             cancelled = machine.abort(rng.choice(list(ledger.requests)), now)
             if cancelled is not None:
                 ledger.record(cancelled)
-        plan = machine.plan(now)
+        plan = machine.plan()
         assert plan.num_tokens <= limits.max_step_tokens
         assert len(plan.slices) <= sequences
         assert plan.slices or not machine.num_waiting + machine.num_running, "it stands still"

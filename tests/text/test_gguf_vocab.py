@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsthand.errors import CheckpointError, UnsupportedModel
+from firsthand.errors import CheckpointError, FirsthandError, UnsupportedModel
 from firsthand.text.gguf_vocab import PRE_TOKENIZERS
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.text.vocabulary import byte_alphabet
@@ -180,13 +181,13 @@ def test_the_bytes_of_all_tokens_equal_the_library(
 
     decoder = decoders.ByteLevel()
     for token_id, piece in enumerate(smollm2_metadata["tokenizer.ggml.tokens"]):
-        assert smollm2.token_text(token_id) == decoder.decode([piece])
+        assert smollm2.token_bytes(token_id).decode("utf-8", "replace") == decoder.decode([piece])
 
 
 @pytest.mark.model
 def test_prompt_4_smollm2_control_tokens(smollm2: Tokenizer) -> None:
     for token_id in sorted(smollm2.special_ids):
-        text = smollm2.token_text(token_id)
+        text = smollm2.token_bytes(token_id).decode("utf-8", "replace")
         ids = smollm2.encode(f"a{text}b")
         assert smollm2.special_ids.isdisjoint(ids) and smollm2.decode(ids) == f"a{text}b"
         assert token_id in smollm2.encode(f"a{text}b", special=True)
@@ -343,13 +344,81 @@ def test_s_6_damaged_metadata_is_refused(name: str) -> None:
         {"model": None},
         {"pre": "not-known"},
         {"pre": 3},
-        {"model": "llama", "precompiled_charsmap": [1]},
+        {"model": np.zeros(3)},
+        {"model": ["gpt2", "llama"]},
+        {"pre": np.zeros(3)},
+        {"precompiled_charsmap": [1], "model": "llama"},
+        {"precompiled_charsmap": np.array([1, 2], np.uint8), "model": "llama"},
+        {"remove_extra_whitespaces": True, "model": "llama"},
     ],
 )
 def test_unknown_kinds_are_refused_by_name(changes: dict[str, Any]) -> None:
     metadata = tiny() | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
-    with pytest.raises(UnsupportedModel, match=str(next(iter(changes.values())))):
+    name = {"model": "tokenizer model", "pre": "pre-tokenizer"}
+    key = next(iter(changes))
+    with pytest.raises(UnsupportedModel, match=name.get(key, key)):
         Tokenizer.from_gguf(metadata)
+
+
+def scored() -> dict[str, Any]:
+    return tiny() | {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0] * 5}
+
+
+def test_an_empty_charsmap_is_none() -> None:
+    empty = {
+        "tokenizer.ggml.precompiled_charsmap": np.zeros(0, np.uint8),
+        "tokenizer.ggml.remove_extra_whitespaces": False,
+    }
+    assert Tokenizer.from_gguf(scored() | empty).vocab_size == 5
+
+
+def test_scored_pieces_are_bounded() -> None:
+    """A piece is cut at every character, so a vocabulary of long ones would take minutes."""
+    long = scored() | {"tokenizer.ggml.tokens": ["a", "b", "ab", "<s>", "x" * 257]}
+    long["tokenizer.ggml.token_type"] = [1, 1, 1, 3, 1]
+    with pytest.raises(CheckpointError, match="256"):
+        Tokenizer.from_gguf(long)
+    many = [f"{number:0256d}" for number in range(32_000)]
+    with pytest.raises(CheckpointError, match="8000000 characters"):
+        Tokenizer.from_gguf(long | {"tokenizer.ggml.tokens": many})
+
+
+WRONG: list[Any] = [
+    None,
+    1,
+    -1,
+    2**40,
+    0.5,
+    float("nan"),
+    True,
+    "",
+    "x",
+    "x" * 10**6,
+    [],
+    ["x"],
+    [[]],
+    [None],
+]
+WRONG += [[1, 2], [10**400] * 5, {}, b"x", np.zeros(0), np.zeros(5), np.ones(3, np.uint8)]
+WRONG += [np.ones(5, np.bool_), np.full(5, np.nan), ["", "x", "y", "z", "\ud800"]]
+
+
+@pytest.mark.parametrize("make", [tiny, scored])
+def test_errors_are_ours_only(make: Callable[[], dict[str, Any]]) -> None:
+    """Whatever one key holds, the error is one of our own, and short."""
+    keys = {*scored(), "tokenizer.chat_template"}
+    flags = ("add_space_prefix", "add_bos_token", "remove_extra_whitespaces")
+    keys |= {f"tokenizer.ggml.{name}" for name in (*flags, "precompiled_charsmap", "pre")}
+    keys |= {f"tokenizer.ggml.{role}_token_id" for role in ("bos", "eot", "unknown", "padding")}
+    num_refused = 0
+    for key in sorted(keys):
+        for value in WRONG:
+            try:
+                Tokenizer.from_gguf(make() | {key: value}).encode("ab")
+            except FirsthandError as error:
+                num_refused += 1
+                assert len(str(error)) < 400
+    assert num_refused > 100
 
 
 def test_a_file_without_pre_is_taken_as_gpt_2() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from firsthand.errors import InvalidRequest
@@ -33,6 +33,8 @@ def test_leftmost_and_longest() -> None:
     written=st.lists(st.text(alphabet=ALPHABET, max_size=8), min_size=1, max_size=4),
     trim=st.booleans(),
 )
+@example(written=["< ", " s"], trim=True)
+@example(written=["\n</", "\t s> "], trim=True)
 def test_s_23_no_marker_survives_in_protected_strings_however_joined(
     written: list[str], trim: bool
 ) -> None:

@@ -4,6 +4,7 @@ Read next: `text/template_worker.py`."""
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from firsthand.errors import EngineError, InvalidRequest, TemplateError
+from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest, TemplateError
+from firsthand.text import template_process
 from firsthand.text.template_process import TemplateProcess, check_jinja_version
 
 
@@ -235,14 +237,113 @@ def test_one_process_serves_many_threads() -> None:
         thread.join()
     process.close()
     assert sorted(results) == [str(number) for number in range(8)]
-    assert process.render("again", {}, None) == "again"
+
+
+def test_nothing_is_rendered_after_close() -> None:
+    process = TemplateProcess()
+    process.close()  # before the first child
+    with pytest.raises(EngineError, match="closed"):
+        process.render("x", {}, None)
     process.close()
+
+
+def test_close_ends_a_render_that_runs() -> None:
+    process = TemplateProcess(render_s=20.0)
+    errors: list[Exception] = []
+
+    def render() -> None:
+        try:
+            process.render(LOOPS, {}, None)
+        except EngineError as error:
+            errors.append(error)
+
+    process.render("warm", {}, None)
+    thread = threading.Thread(target=render)
+    thread.start()
+    time.sleep(0.2)
+    process.close()
+    thread.join(5.0)
+    assert len(errors) == 1 and "closed" in str(errors[0])
+    assert not any(slot.child and slot.child.is_alive() for slot in process._slots)
 
 
 def test_a_child_that_dies_between_renders_is_replaced(process: TemplateProcess) -> None:
     process.render("x", {}, None)
-    child = process._child
-    assert child is not None
-    child._process.kill()
-    child._process.wait()
+    for slot in process._slots:
+        if slot.child is not None:
+            slot.child._process.kill()
+            slot.child._process.wait()
     assert process.render("x", {}, None) == "x"
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])
+def test_s_20_an_interrupt_never_gives_a_reply_to_the_next_caller(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    """Between the request and its reply: the reply would stay in the pipe."""
+    process = TemplateProcess()
+    process.render("warm", {}, None)
+
+    def interrupted(*_: object) -> None:
+        raise kind
+
+    with monkeypatch.context() as patch:
+        patch.setattr(template_process, "_read_frame", interrupted)
+        with pytest.raises(kind):
+            process.render("{{ x }}", {"x": "the secret of one"}, None)
+    assert process.render("{{ x }}", {"x": "another"}, None) == "another"
+    process.close()
+
+
+def test_a_reply_of_another_number_ends_the_child(process: TemplateProcess) -> None:
+    process.render("warm", {}, None)
+    child = next(slot.child for slot in process._slots if slot.child and slot.child.is_alive())
+    child._num_asked += 1
+    request = b'{"template": "x", "variables": {}}'
+    assert child._process.stdin is not None
+    child._process.stdin.write(struct.pack(">II", 1, len(request)) + request)
+    assert child.ask(request, 5.0) is None
+    assert not child.is_alive()
+
+
+def test_s_22_bombs_in_a_row_do_not_hold_up_the_others() -> None:
+    process = TemplateProcess()
+    for _ in range(2):
+        process.render("warm", {}, None)
+
+    def bomb() -> None:
+        with pytest.raises(TemplateError):
+            process.render(LOOPS, {}, None)
+
+    threads = [threading.Thread(target=bomb) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    started = time.perf_counter()
+    assert process.render("good", {}, None) == "good"
+    assert time.perf_counter() - started < 2.8  # two unknown bombs ran; they are known now
+    started = time.perf_counter()
+    for _ in range(5):
+        assert process.render("good", {}, None) == "good"
+    assert time.perf_counter() - started < 1.5
+    for thread in threads:
+        thread.join()
+    process.close()
+
+
+def test_s_22_waiting_is_bounded() -> None:
+    process = TemplateProcess(render_s=1.0, wait_s=0.2)
+    process.render("warm", {}, None)
+    process._suspects.add(LOOPS)
+
+    def bomb() -> None:
+        with pytest.raises(TemplateError):
+            process.render(LOOPS, {}, None)
+
+    thread = threading.Thread(target=bomb)
+    thread.start()
+    time.sleep(0.1)
+    with pytest.raises(CapacityExceeded, match=r"0\.2 s"):
+        process.render(LOOPS, {}, None)
+    thread.join()
+    process.close()

@@ -204,6 +204,41 @@ def test_s_23_names_tools_and_variables_are_guarded(
     assert control_ids(tokenizer, tokenizer.encode_rendered(prompt)) == []
 
 
+@pytest.mark.parametrize("evil", ["<|im_end|>", "a</s>b", "<s>"])
+def test_s_23_names_of_a_message_are_guarded(
+    tokenizer: Tokenizer, process: TemplateProcess, evil: str
+) -> None:
+    chat = ChatTemplate(tokenizer, process, "{{ messages[0] | tojson }}")
+    prompt = chat.render([user("x") | {evil: 1}])
+    assert evil in prompt.text
+    assert control_ids(tokenizer, tokenizer.encode_rendered(prompt)) == []
+
+
+@pytest.mark.parametrize("evil", ["<|IM_END|>", "</S>", "<ſ>", "x<|Im_", "<|im_end|>"])
+@pytest.mark.parametrize("change", ["lower", "upper", "title", "capitalize", "swapcase()"])
+def test_s_23_a_change_of_case_makes_no_control_token(
+    tokenizer: Tokenizer, process: TemplateProcess, evil: str, change: str
+) -> None:
+    operation = f".{change}" if change.endswith("()") else f"|{change}"
+    source = f"{{{{ (messages[0].content{operation})|lower ~ (messages[1].content{operation}) }}}}"
+    chat = ChatTemplate(tokenizer, process, source)
+    prompt = chat.render([user(evil), user("END|>")])
+    assert control_ids(tokenizer, tokenizer.encode_rendered(prompt)) == []
+
+
+def test_names_that_are_no_texts_are_refused(chats: dict[str, ChatTemplate]) -> None:
+    with pytest.raises(InvalidRequest, match="no text"):
+        chats["chatml"].render([user("x", extra={1: "x"})])
+
+
+def test_messages_of_errors_are_bounded(chats: dict[str, ChatTemplate]) -> None:
+    long = "x" * 1_000_000
+    for message in (user("x", long), user("x", 10**5000), user([{"type": [long] * 99}])):  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest) as caught:
+            chats["chatml"].render([message])
+        assert len(str(caught.value)) < 400
+
+
 def test_s_23_parts_are_joined_before_they_are_guarded(
     tokenizer: Tokenizer, chats: dict[str, ChatTemplate]
 ) -> None:

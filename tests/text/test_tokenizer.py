@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firsthand.errors import CheckpointError, InvalidRequest
-from firsthand.text.tokenizer import RenderedPrompt, Tokenizer
+from firsthand.text.tokenizer import RenderedPrompt, Tokenizer, native_faults
 
 WriteFolder = Callable[..., Path]
 ROUND_TRIPS = [
@@ -109,7 +109,9 @@ def test_prompt_4_no_added_token_comes_from_plain_text(
 
 
 def test_runs_of_spaces_that_were_added_are_text(tokenizer: Tokenizer) -> None:
-    assert [tokenizer.token_text(id_) for id_ in tokenizer.encode("x   y")] == ["x", "   ", "y"]
+    assert [
+        tokenizer.token_bytes(id_).decode("utf-8", "replace") for id_ in tokenizer.encode("x   y")
+    ] == ["x", "   ", "y"]
 
 
 def test_s_23_a_guarded_control_text_stays_text(tokenizer: Tokenizer) -> None:
@@ -122,12 +124,13 @@ def test_s_23_a_guarded_control_text_stays_text(tokenizer: Tokenizer) -> None:
 
 
 def test_stop_4_end_ids_are_a_union(write_folder: WriteFolder) -> None:
-    folder = write_folder(generation_config={"eos_token_id": [7, 9]}, config_={"eos_token_id": 5})
+    config = {"eos_token_id": 5, "text_config": {"eos_token_id": [3]}}
+    folder = write_folder(generation_config={"eos_token_id": [7, 9]}, config_=config)
     (folder / "config_.json").rename(folder / "config.json")
     tokenizer = Tokenizer.from_folder(folder)
     declared = tokenizer.encode("</s>", special=True)
     turn_end = tokenizer.encode("<|im_end|>", special=True)
-    assert tokenizer.end_ids == {7, 9, 5, *declared, *turn_end}
+    assert tokenizer.end_ids == {7, 9, 5, 3, *declared, *turn_end}
 
 
 @pytest.mark.oracle
@@ -183,3 +186,20 @@ def test_truncation_and_padding_of_the_file_are_not_used(write_folder: WriteFold
 
     tokenizer = Tokenizer.from_folder(write_folder(change))
     assert tokenizer.decode(tokenizer.encode("a long text stays")) == "a long text stays"
+
+
+@pytest.mark.parametrize("text", [None, 5, b"x", [1], ["x"], {}, True])
+def test_what_is_no_text_is_refused(tokenizer: Tokenizer, text: Any) -> None:
+    for special in (False, True):
+        with pytest.raises(InvalidRequest, match="must be a text"):
+            tokenizer.encode(text, special=special)
+
+
+def test_s_6_a_panic_of_the_library_becomes_our_error() -> None:
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    for fault in (panic("first line\nsecond"), RuntimeError("first line\nsecond")):
+        expected = pytest.raises(CheckpointError, match=r"it failed: first line$")
+        with expected, native_faults("a file", "it failed"):
+            raise fault
+    with pytest.raises(KeyboardInterrupt), native_faults("a file", "it failed"):
+        raise KeyboardInterrupt

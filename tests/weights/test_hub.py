@@ -25,10 +25,10 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from firsthand.weights.cache import PullProgress
 from firsthand.weights.catalogue import pull, resolve
 from firsthand.weights.hub import choose_files, pull_hub
-from firsthand.weights.names import HubId
+from firsthand.weights.model_names import HubId
+from firsthand.weights.places import PullProgress
 from firsthand.weights.transfer import Client
 from tests.weights.hub_server import COMMIT, Fault, HubServer, running
 
@@ -209,6 +209,17 @@ def test_no_connection(pulling: Pulling) -> None:
 def test_offline_connects_to_nothing(pulling: Pulling) -> None:
     pulling.env = replace(pulling.env, hf_offline=True)
     with pytest.raises(DownloadFailed, match="HF_HUB_OFFLINE"):
+        pull("org/tiny", pulling.env, pulling.events.append)
+    assert pulling.hub.requests == []
+
+
+def test_offline_a_complete_model_of_the_cache_is_there(pulling: Pulling) -> None:
+    path = pulling()
+    pulling.hub.requests.clear()
+    pulling.env = replace(pulling.env, hf_offline=True)
+    assert pull("org/tiny", pulling.env, pulling.events.append).path == path
+    (path / "model.safetensors").unlink()
+    with pytest.raises(FirsthandError, match=r"no model in"):
         pull("org/tiny", pulling.env, pulling.events.append)
     assert pulling.hub.requests == []
 
@@ -411,10 +422,12 @@ def test_load_5_only_the_shards_of_the_index(pulling: Pulling) -> None:
     ]
 
 
-@pytest.mark.parametrize("shard", ["model-00003-of-00003.safetensors", "../x.safetensors", "a/b"])
+@pytest.mark.parametrize(
+    "shard", ["model-00003-of-00003.safetensors", "../x.safetensors", "a/b.safetensors"]
+)
 def test_load_4_s_8_index_names_what_is_not_there(pulling: Pulling, shard: str) -> None:
     sharded(pulling.hub, {"a": "model-00001-of-00002.safetensors", "b": shard})
-    with pytest.raises((DownloadFailed, CheckpointError), match="names"):
+    with pytest.raises((DownloadFailed, CheckpointError), match=r"names|plain name"):
         pulling()
     pulling.check_invisible()
 

@@ -16,10 +16,12 @@ GGUF = a.gguf([], [a.gguf_tensor("t", [8], 0, 0)], bytes(32))
 
 
 @pytest.mark.parametrize("name", ["x.gguf", "x.safetensors", "x.bin", "x"])
-@pytest.mark.parametrize(("content", "form"), [(SAFE, "safetensors"), (GGUF, "gguf")])
-def test_by_content(tmp_path: Path, name: str, content: bytes, form: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    assert open_checkpoint(tmp_path / name).form == form
+def test_by_content(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(GGUF)
+    assert open_checkpoint(tmp_path / name).form == "gguf"
+    (tmp_path / name).write_bytes(SAFE)
+    with pytest.raises(CheckpointError, match="open its folder instead"):
+        open_checkpoint(tmp_path / name)
 
 
 def test_a_folder(tmp_path: Path) -> None:

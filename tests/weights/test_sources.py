@@ -154,8 +154,8 @@ TABLE: list[tuple[str, Quantization, str, str]] = [
 @pytest.mark.parametrize(("kind", "quantization", "elsewhere", "in_head"), TABLE)
 def test_format_held(kind: str, quantization: Quantization, elsewhere: str, in_head: str) -> None:
     raw = np.zeros((4, ggml.bytes_per_row(kind, 64)), np.uint8)
-    for name, expected in (("w", elsewhere), ("lm_head.weight", in_head)):
-        source = open_source(file_source(kind, raw, 4, 64, name=name), quantization)
+    for is_head, expected in ((False, elsewhere), (True, in_head)):
+        source = open_source(file_source(kind, raw, 4, 64), quantization, is_head=is_head)
         assert str(source.format) == expected
         assert source.rows(0, 4).format == source.format
 

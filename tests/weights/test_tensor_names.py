@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firsthand.models.llama import GGUF_LAYOUT as LAYOUT
+from firsthand.models.scaling import ROPE_FACTORS
 from firsthand.weights.tensor_names import (
-    ROPE_FREQUENCIES,
     canonical_names,
     from_gguf,
     is_ignorable,
@@ -33,8 +34,8 @@ PAIRS = [
 
 @pytest.mark.parametrize(("gguf", "canonical"), PAIRS)
 def test_both_directions(gguf: str, canonical: str) -> None:
-    assert from_gguf(gguf) == canonical
-    assert to_gguf(canonical) == gguf
+    assert from_gguf(gguf, LAYOUT) == canonical
+    assert to_gguf(canonical, LAYOUT) == gguf
 
 
 @pytest.mark.oracle
@@ -45,14 +46,14 @@ def test_every_tensor_of_the_family_has_a_name() -> None:
     for tensor in gguf.MODEL_TENSORS[gguf.MODEL_ARCH.LLAMA]:
         name = gguf.TENSOR_NAMES[tensor].format(bid=5) + ".weight"
         if "exps" not in name and "gate_inp" not in name:
-            assert from_gguf(name) is not None or is_ignorable(name), name
+            assert from_gguf(name, LAYOUT) is not None or is_ignorable(name), name
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text(st.sampled_from("blk.0123attn_qnormweight"), max_size=24))
 def test_a_known_name_returns_to_itself(name: str) -> None:
-    canonical = from_gguf(name)
-    assert canonical is None or to_gguf(canonical) == name
+    canonical = from_gguf(name, LAYOUT)
+    assert canonical is None or to_gguf(canonical, LAYOUT) == name
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_a_known_name_returns_to_itself(name: str) -> None:
         "blk.attn_q.weight",
         "attn_q.weight",
         "blk.0.token_embd.weight",
+        "blk.{}.attn_q.weight",
         "blk.0.attn_q",
         "blk.0.attn_q.weight ",
         "token_embd.weight\n",
@@ -72,18 +74,18 @@ def test_a_known_name_returns_to_itself(name: str) -> None:
     ],
 )
 def test_near_misses_are_unknown(name: str) -> None:
-    assert from_gguf(name) is None
+    assert from_gguf(name, LAYOUT) is None
 
 
 def test_unknown_gguf_names_stay_as_they_are() -> None:
-    names = canonical_names(["blk.0.attn_q.weight", "blk.0.mystery.weight"], "gguf")
+    names = canonical_names(["blk.0.attn_q.weight", "blk.0.mystery.weight"], LAYOUT)
     assert names["blk.0.attn_q.weight"] == "model.layers.0.self_attn.q_proj.weight"
     assert names["blk.0.mystery.weight"] == "blk.0.mystery.weight"
 
 
 def test_a_missing_prefix_is_added() -> None:
     names = ["embed_tokens.weight", "layers.0.mlp.up_proj.weight", "norm.weight", "lm_head.weight"]
-    assert list(canonical_names(names, "safetensors").values()) == [
+    assert list(canonical_names(names, None).values()) == [
         "model.embed_tokens.weight",
         "model.layers.0.mlp.up_proj.weight",
         "model.norm.weight",
@@ -93,13 +95,13 @@ def test_a_missing_prefix_is_added() -> None:
 
 def test_a_prefix_is_not_guessed_where_some_names_have_it() -> None:
     names = ["model.norm.weight", "norm.weight"]
-    assert canonical_names(names, "safetensors") == {name: name for name in names}
+    assert canonical_names(names, None) == {name: name for name in names}
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (ROPE_FREQUENCIES, True),
+        (ROPE_FACTORS, True),
         ("model.layers.0.self_attn.rotary_emb.inv_freq", True),
         ("rotary_emb.inv_freq", True),
         ("blk.4.attn_rot_embd.weight", True),

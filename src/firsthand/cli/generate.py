@@ -7,13 +7,17 @@ Read next: `generation/llm.py`, which does the work; `options.py`.
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import closing
-from typing import Annotated, Any
+from contextlib import closing, suppress
+from dataclasses import asdict
+from typing import Annotated, Any, Protocol
 
 import typer
 
+import firsthand
 from firsthand.cli import options
 from firsthand.cli.output import (
     INTERRUPTED,
@@ -23,14 +27,16 @@ from firsthand.cli.output import (
     reported,
     say,
 )
-from firsthand.cli.report import op_as_dict, print_report, print_shapes
 from firsthand.errors import InvalidRequest
+from firsthand.request import FinishReason
 
 MAX_PROMPT_BYTES = 64 * 2**20
+COMMANDS = ("/reset", "/bye")
+CHAT_SAMPLING = options.Sampling(max_tokens=1024, repetition_guard=True)
 
 Prompt = Annotated[
     str | None,
-    typer.Argument(metavar="[PROMPT]", help="Without one, or with -, standard input is read."),
+    typer.Argument(metavar="PROMPT", help=options.FROM_STANDARD_INPUT),
 ]
 
 
@@ -39,117 +45,79 @@ def run(
     prompt: Prompt = None,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
     system: options.System = None,
-    max_tokens: options.MaxTokens = None,
-    min_tokens: options.MinTokens = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    logit_bias: options.LogitBias = None,
-    stop: options.Stop = None,
-    stop_token_ids: options.StopTokenIds = None,
-    ignore_end: options.IgnoreEnd = False,
-    repetition_guard: options.RepetitionGuard = False,
-    seed: options.Seed = None,
-    logprobs: options.Logprobs = None,
-    executor: options.Executor = "native",
-    device: options.Device = "cpu",
-    quantization: options.Quantization = "auto",
-    threads: options.Threads = None,
-    max_context: options.MaxContext = None,
-    kv_dtype: options.KvDtype = "float16",
-    disabled_rules: options.DisableRule = None,
-    attention: options.Attention = None,
+    sampling: options.Sampling = options.SAMPLING,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            help="With --json: log-probabilities, with this many alternatives; default: off."
+        ),
+    ] = None,
+    loading: options.Loading = options.LOADING,
     as_json: options.AsJson = False,
     report: options.Report = False,
 ) -> None:
     """Continue a text, or answer a message with --chat."""
-    given = dict(locals())
     with reported(as_json):
         if system is not None and not chat:
             raise InvalidRequest("system", "is a part of a conversation; add --chat")
+        if logprobs is not None and not as_json:
+            raise InvalidRequest("logprobs", "are shown in JSON only; add --json")
+        wanted = request_options(sampling, logprobs=logprobs)
+        messages = conversation(system)
         text = read_text(prompt, "prompt")
-        wanted = options.sampling(given)
-        with open_llm(model, options.loading(given)) as llm:
-            messages = conversation(system, text)
+        messages.append(user(text))
+        with open_llm(model, loading) as llm:
             stream = llm.stream_chat(messages, **wanted) if chat else llm.stream(text, **wanted)
             done = write_out(stream, quiet=as_json)
-            ids = llm.tokenize_chat(messages) if chat else llm.tokenize(text)
-            step = llm.trace(ids) if report else ()
+            cancelled = done.finish.reason is FinishReason.CANCELLED
+            if not as_json and not cancelled:
+                say_why(done, llm.loaded.spec.context_length)
+            if report:
+                from firsthand.cli.report import op_as_dict, print_report, print_shapes
+
+                print_report(done, llm.loaded)
+                step = llm.trace(llm.tokenize_chat(messages) if chat else text)
+                print_shapes(step)
         if as_json:
             traced = {"step": [op_as_dict(op) for op in step]} if report else {}
             print_json({"model": model, **done.to_dict(), **traced})
-        if report:
-            print_report(done.report)
-            print_shapes(step)
-        if done.finish_reason == "cancelled":
+        if cancelled:
             raise typer.Exit(INTERRUPTED)
 
 
 def chat(
     model: options.Model,
     system: options.System = None,
-    max_tokens: options.MaxTokens = 1024,
-    min_tokens: options.MinTokens = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    logit_bias: options.LogitBias = None,
-    stop: options.Stop = None,
-    stop_token_ids: options.StopTokenIds = None,
-    ignore_end: options.IgnoreEnd = False,
-    repetition_guard: options.RepetitionGuard = True,
-    seed: options.Seed = None,
-    executor: options.Executor = "native",
-    device: options.Device = "cpu",
-    quantization: options.Quantization = "auto",
-    threads: options.Threads = None,
-    max_context: options.MaxContext = None,
-    kv_dtype: options.KvDtype = "float16",
-    disabled_rules: options.DisableRule = None,
-    attention: options.Attention = None,
+    sampling: options.Sampling = CHAT_SAMPLING,
+    loading: options.Loading = options.LOADING,
     report: options.Report = False,
 ) -> None:
     """Talk with a model. Ctrl-C ends an answer; /reset forgets, /bye leaves."""
-    given = dict(locals()) | {"logprobs": None}
     with reported():
-        wanted = options.sampling(given)
-        with open_llm(model, options.loading(given)) as llm:
-            messages = conversation(system)
+        wanted = request_options(sampling)
+        messages = conversation(system)
+        with open_llm(model, loading) as llm:
             for text in lines():
                 if text == "/reset":
                     messages = conversation(system)
                     continue
-                messages = answer(llm, [*messages, user(text)], wanted, report)
+                asked = [*messages, user(text)]
+                try:
+                    done = write_out(llm.stream_chat(asked, **wanted))
+                except InvalidRequest as error:
+                    say(f"error: {error}")
+                    continue
+                say_why(done, llm.loaded.spec.context_length)
+                messages = [*asked, {"role": "assistant", "content": done.text}]
+                if report:
+                    from firsthand.cli.report import print_report
 
-
-def answer(
-    llm: Any, messages: list[dict[str, str]], wanted: dict[str, Any], report: bool
-) -> list[dict[str, str]]:
-    """Write the answer out; the conversation with it, or without the question if it was refused."""
-    try:
-        done = write_out(llm.stream_chat(messages, **wanted))
-    except InvalidRequest as error:
-        say(f"error: {error}")
-        return messages[:-1]
-    if report:
-        print_report(done.report)
-    return [*messages, {"role": "assistant", "content": done.text}]
+                    print_report(done, llm.loaded)
 
 
 def tokenize(
     model: options.Model,
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="[TEXT]", help="Without one, or with -, standard input is read."),
-    ] = None,
+    text: options.Text = None,
     special: Annotated[
         bool, typer.Option("--special", help="Read markers such as <|im_end|> as tokens.")
     ] = False,
@@ -181,20 +149,57 @@ def tokenize(
         say(f"{len(ids)} tokens")
 
 
-def open_llm(model: str, loading: dict[str, Any]) -> Any:
-    """The model, ready for one sequence; progress goes to standard error while it is loaded."""
-    from firsthand.generation import LLM
+class Stream(Protocol):
+    """What `LLM.stream` gives."""
 
+    def __next__(self) -> firsthand.Chunk: ...
+    def cancel(self) -> firsthand.Chunk: ...
+
+
+def open_llm(model: str, loading: options.Loading) -> firsthand.LLM:
+    """The model, ready for one sequence; progress goes to standard error while it is loaded."""
     report = progress()
-    return LLM(
+    llm = firsthand.LLM(
         model,
         max_sequences=1,
         progress=lambda done, total: report("loading", done, total),
-        **loading,
+        **asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())},
     )
+    say_context(loading.max_context, llm.loaded.spec.context_length)
+    return llm
 
 
-def write_out(stream: Any, quiet: bool = False) -> Any:
+def request_options(sampling: options.Sampling, **more: Any) -> dict[str, Any]:
+    """The options as `generation` has them, checked now and not after a load."""
+    from firsthand.generation.options import read_options
+
+    for text in sampling.stop or ():
+        check_utf8("stop", text)
+    bias = options.logit_bias(sampling.logit_bias)
+    wanted = asdict(sampling) | {"logit_bias": bias, **more}
+    read_options(wanted, frozenset())
+    return wanted
+
+
+def say_context(asked: int | None, context_length: int) -> None:
+    """Tell when a model has less context than was asked for."""
+    if asked is not None and asked > context_length:
+        say(f"note: max_context {asked} is beyond the model's; it is {context_length}")
+
+
+def say_why(done: firsthand.Completion, context_length: int) -> None:
+    """Tell why a text ended, unless its model ended it, or a stop that the caller asked for."""
+    reasons = {
+        FinishReason.LENGTH: f"max_tokens {done.usage.completion_tokens} reached",
+        FinishReason.CONTEXT: f"the context of {context_length} tokens is full",
+        FinishReason.REPETITION: "the same tokens again and again",
+        FinishReason.CANCELLED: "interrupted",
+    }
+    if done.finish.reason in reasons:
+        say(f"(stopped: {reasons[done.finish.reason]})")
+
+
+def write_out(stream: Stream, quiet: bool = False) -> firsthand.Completion:
     """Print the text as it comes, to a line's end; the completion.
 
     Ctrl-C while the stream waits makes its next chunk the last one, with reason `cancelled`.
@@ -213,9 +218,12 @@ def write_out(stream: Any, quiet: bool = False) -> Any:
     return done
 
 
-def conversation(system: str | None, *texts: str) -> list[dict[str, str]]:
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return first + [user(text) for text in texts]
+def conversation(system: str | None) -> list[dict[str, str]]:
+    """The messages before the first one of the user."""
+    if system is None:
+        return []
+    check_utf8("system", system)
+    return [{"role": "system", "content": system}]
 
 
 def user(text: str) -> dict[str, str]:
@@ -225,10 +233,13 @@ def user(text: str) -> dict[str, str]:
 def lines() -> Iterator[str]:
     """What a person types, line by line, until /bye or the end of the input.
 
-    Ctrl-C at the prompt drops the line. Without a terminal no prompt is shown.
+    Ctrl-C at the prompt drops the line. Without a terminal no prompt is shown. On one, lines can
+    be edited, and the arrow keys bring back earlier ones of this conversation.
     """
     live = sys.stdin.isatty()
     if live:
+        with suppress(ImportError):
+            importlib.import_module("readline")  # `input` uses it once it is there
         say("Ctrl-C ends an answer, /reset forgets the conversation, /bye leaves.")
     while True:
         try:
@@ -240,13 +251,24 @@ def lines() -> Iterator[str]:
             return
         if text == "/bye":
             return
-        if text:
+        if text not in COMMANDS and re.match(r"/\w+(\s|$)", text):
+            say(f"unknown command {text.split()[0]}; there are {' and '.join(COMMANDS)}")
+        elif text:
             yield text
+
+
+def check_utf8(field: str, text: str) -> None:
+    """An argument whose bytes are no UTF-8 comes from Python with lone surrogates in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "the argument is not valid UTF-8") from None
 
 
 def read_text(given: str | None, field: str) -> str:
     """The argument, or standard input as UTF-8 without the newline at its end."""
     if given is not None and given != "-":
+        check_utf8(field, given)
         return given
     if given is None and sys.stdin.isatty():
         raise InvalidRequest(field, "is missing: give it as an argument, or through a pipe")

@@ -1,6 +1,6 @@
 """The entry: `firsthand COMMAND`.
 
-Owns: the list of commands, in the order in which help shows them.
+Owns: the list of commands, in the order in which help shows them; what wrong usage is told.
 May not know: what a command does; each stands in the file of its verb group. Only the standard
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
@@ -9,19 +9,74 @@ Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `check.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
+from typer.core import TyperCommand
 
 from firsthand import __version__
 from firsthand.cli import check, generate, inspect, models
-from firsthand.cli.output import speak_utf8
+from firsthand.cli.options import flat
+from firsthand.cli.output import (
+    FAILED,
+    INTERRUPTED,
+    error_message,
+    finish,
+    open_streams,
+    print_json,
+    say,
+)
+
+
+@runtime_checkable
+class UsageError(Protocol):
+    """What typer raises before a command begins. Its class moves between typer's versions."""
+
+    exit_code: int
+
+    def format_message(self) -> str: ...
+    def show(self) -> None: ...
+
+
+class Command(TyperCommand):
+    """A usage line of `MODEL [PROMPT]`; typer has braces around what must be given."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
 def main() -> None:
-    speak_utf8()
-    build_app()()
+    open_streams()
+    sys.exit(finish(run_command(sys.argv[1:])))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """The exit code of a command line. With --json its wrong usage is one line of JSON too.
+
+    Whoever meets a Ctrl-C, typer before a command begins or the command itself, ends with the same
+    code; the one line about it is said here.
+    """
+    try:
+        code = int(build_app()(list(arguments), standalone_mode=False) or 0)
+    except SystemExit:  # typer's way out when the reader of a help page has closed its pipe
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except OSError as error:  # a help page that cannot be written
+        say(f"error: {error_message(error)}")
+        return FAILED
+    except Exception as error:
+        if not isinstance(error, UsageError):
+            raise
+        error.show()
+        if "--json" in arguments:
+            print_json({"error": {"type": "UsageError", "message": error.format_message()}})
+        return error.exit_code
+    if code == INTERRUPTED:
+        say("error: interrupted")
+    return code
 
 
 def build_app() -> typer.Typer:
@@ -49,7 +104,7 @@ def build_app() -> typer.Typer:
         "convert": models.convert,
     }
     for name, command in commands.items():
-        app.command(name)(command)
+        app.command(name, cls=Command)(flat(command))
     return app
 
 

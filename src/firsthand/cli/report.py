@@ -3,61 +3,78 @@
 Owns: the layout of the report and of a traced step.
 May not know: how anything is measured; the values come from `generation`.
 Read next: `generation/report.py`.
+
+Loaded by a command when it has something to report, so it may import what it shows.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
 
-from firsthand.cli.output import in_bytes, say, table
-
-
-class OpTime(Protocol):
-    """One operator of a traced step, as `compute/executor.py` has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def ms(self) -> float: ...
-    @property
-    def num_bytes(self) -> int: ...
+from firsthand.cli.output import in_bytes, print_table, say, table
+from firsthand.compute.executor import OpTime
+from firsthand.generation.completion import Completion
+from firsthand.generation.loading import LoadedModel
 
 
-def print_report(report: Any) -> None:
-    """The stages of one generation and what holds the memory, to standard error."""
-    load, memory = report.load, report.memory
+def print_report(done: Completion, loaded: LoadedModel) -> None:
+    """How one generation ended, its stages, and what holds the memory, to standard error."""
+    report, load = done.report, done.report.load
     say("")
     say(
         f"load      {load.total_ms:9.1f} ms   open {load.open_ms:.1f}, tokenizer "
-        f"{load.tokenizer_ms:.1f}, weights {load.weights_ms:.1f}, plan {load.prepare_ms:.1f}"
+        f"{load.tokenizer_ms:.1f}, executor {load.executor_ms:.1f}, weights "
+        f"{load.weights_ms:.1f}, plan {load.prepare_ms:.1f}"
     )
-    say(f"tokenise  {report.tokenize_ms:9.1f} ms   {report.prompt_n} tokens")
+    say(f"tokenize  {report.tokenize_ms:9.1f} ms   {report.num_prompt_tokens} tokens")
     say(f"prompt    {report.prompt_ms:9.1f} ms   {_rate(report.prompt_per_second)}")
     say(
         f"output    {report.predicted_ms:9.1f} ms   {_rate(report.predicted_per_second)}, "
-        f"{report.predicted_n} tokens{_spread(report.token_ms)}"
+        f"{report.num_tokens} tokens{_spread(report.token_ms)}"
     )
     say(f"forward   {report.forward_ms:9.1f} ms   in {report.num_steps} steps")
     say(f"sample    {report.sample_ms:9.1f} ms")
-    say(f"detokenise{report.detokenize_ms:9.1f} ms")
+    say(f"detokenize{report.detokenize_ms:9.1f} ms")
+    _print_memory(done, loaded)
+    cause = "" if done.finish.cause is None else f" ({done.finish.cause!r})"
+    say(f"ended     {done.finish_reason}{cause}, seed {done.seed}")
+
+
+def _print_memory(done: Completion, loaded: LoadedModel) -> None:
+    """Its parts do not add up to the peak: a page counts when it is touched, and code counts."""
+    memory, store = done.report.memory, loaded.store
+    formats = Counter(tensor.format for tensor in loaded.weights.tensors).most_common()
+    held = ", ".join(f"{count} × {name}" for name, count in formats)
+    # The last token was never read back, unless there is none.
+    num_stored = done.usage.total_tokens - min(1, done.usage.completion_tokens)
+    context = in_bytes(memory.kv_reserved_bytes // store.num_blocks)
+    say(f"memory    {in_bytes(memory.peak_rss_bytes):>12}   peak resident memory")
+    say(f"  weights {in_bytes(memory.weights_bytes):>12}   {held}")
     say(
-        f"memory    {in_bytes(memory.peak_rss_bytes):>12}   at most: weights "
-        f"{in_bytes(memory.weights_bytes)}, KV {in_bytes(memory.kv_used_bytes)} of "
-        f"{in_bytes(memory.kv_reserved_bytes)} reserved, scratch "
-        f"{in_bytes(memory.scratch_bytes)}, tables {in_bytes(memory.tables_bytes)}"
+        f"  KV      {in_bytes(memory.kv_used_bytes):>12}   {num_stored} tokens used of "
+        f"{loaded.spec.context_length}; reserved: {store.num_blocks} contexts of {context}"
     )
+    say(f"  scratch {in_bytes(memory.scratch_bytes):>12}")
 
 
 def print_shapes(ops: Sequence[OpTime]) -> None:
     """The tensors of one step, equal ones counted, to standard error."""
     say("\none step over the prompt:")
-    for line in table(("OPERATOR", "RESULT", "TIMES", "MS", "WEIGHTS"), by_shape(ops)):
+    for line in table(("OPERATOR", "RESULT", "TIMES", "MS", "READS"), by_shape(ops)):
         say(line)
+
+
+def print_step(ops: Sequence[OpTime]) -> None:
+    """Each operator of one step in order, then equal ones together, to standard output."""
+    rows = [
+        (op.name, shape_text(op.shape), f"{op.ms:.3f}", in_bytes(op.num_bytes), op.detail)
+        for op in ops
+    ]
+    print_table(("OPERATOR", "RESULT", "MS", "READS", "DETAIL"), rows)
+    print("\ntogether:")
+    print_table(("OPERATOR", "RESULT", "TIMES", "MS", "READS"), by_shape(ops))
+    print(f"{sum(op.ms for op in ops):.2f} ms in {len(ops)} operators")
 
 
 def by_shape(ops: Sequence[OpTime]) -> list[tuple[str, str, str, str, str]]:
@@ -72,7 +89,7 @@ def by_shape(ops: Sequence[OpTime]) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def op_as_dict(op: OpTime) -> dict[str, Any]:
+def op_as_dict(op: OpTime) -> dict[str, object]:
     return {
         "name": op.name,
         "detail": op.detail,

@@ -42,6 +42,12 @@ class FlatBatch:
     def num_sequences(self) -> int:
         return int(self.row_starts.shape[0]) - 1
 
+    @property
+    def num_context_tokens(self) -> int:
+        """Tokens of the store that attention reads: each sequence up to its last row."""
+        ends = self.row_starts[1:][self.row_starts[1:] > self.row_starts[:-1]]
+        return int((self.positions[ends - 1].astype(np.int64) + 1).sum())
+
     def slots(self) -> NDArray[np.int64]:
         """(T,) the store slot of each row."""
         sequence = np.repeat(np.arange(self.num_sequences), np.diff(self.row_starts))

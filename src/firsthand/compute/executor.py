@@ -41,13 +41,25 @@ class ModelProgram:
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """One operator of a traced step: what it was, the shape of its result, time, bytes read."""
+    """One operator of a traced step: what it was, the shape of its result, its time.
+
+    `num_bytes` is what it has to read from memory: its weights (of an embedding, the batch's rows),
+    and for an attention the keys and values of every context. Activations are not counted.
+    """
 
     name: str
     detail: str
     shape: tuple[int, ...]
     ms: float
     num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an executor holds, measured: packed weights (aliases once), and memory for one step."""
+
+    weights_bytes: int
+    scratch_bytes: int
 
 
 class Executor(Protocol):
@@ -74,5 +86,4 @@ class Executor(Protocol):
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         """As `run`, with one entry per operator in order of execution. Same bits, slower."""
 
-    def memory(self) -> dict[str, int]:
-        """Bytes held, by purpose: `weights`, `scratch`, `tables`."""
+    def memory(self) -> Held: ...

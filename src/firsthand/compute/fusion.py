@@ -1,11 +1,11 @@
 """The rewrite rules that turn a recorded plan into a shorter one with the same result.
 
-Owns: the rules, each a function from steps to steps that can be left out on its own.
+Owns: the rules, each a function from operators to operators that can be left out on its own.
 May not know: weights' formats, executors, hardware.
 Read next: `native/executor.py`.
 
 Every rule keeps the order of every sum, so that the plan before and after gives the same bits;
-what it saves is memory traffic and calls. Source: A §2.3, §5.2.
+what it saves is memory traffic and calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from firsthand.compute.plan import Step, Value
+from firsthand.compute.plan import Op, Value
 from firsthand.errors import InvalidRequest
 
 
@@ -23,43 +23,47 @@ class Rule:
 
     name: str
     saves: str
-    apply: Callable[[list[Step]], list[Step]]
+    apply: Callable[[list[Op]], list[Op]]
 
 
-def fuse(steps: Sequence[Step], disabled: Collection[str] = ()) -> list[Step]:
-    """All rules in order, but for those named in `disabled`.
-
-    Raises InvalidRequest naming a rule that does not exist.
-    """
-    known = [rule.name for rule in RULES]
-    for name in disabled:
-        if name not in known:
-            raise InvalidRequest("disable_rule", f"no rule {name!r}; there are {', '.join(known)}")
-    fused = list(steps)
+def fuse(ops: Sequence[Op], disabled: Collection[str] = ()) -> list[Op]:
+    """All rules in order, but for those named in `disabled`."""
+    check_rules(disabled)
+    fused = list(ops)
     for rule in RULES:
         if rule.name not in disabled:
             fused = rule.apply(fused)
     return fused
 
 
-def share_input(steps: list[Step]) -> list[Step]:
-    """Linear steps that read the same value become one with several weights.
+def check_rules(names: Collection[str]) -> None:
+    """Raises InvalidRequest naming a rule that does not exist."""
+    known = [rule.name for rule in RULES]
+    for name in names:
+        if name not in known:
+            raise InvalidRequest(
+                "disabled_rules", f"no rule {name!r}; there are {', '.join(known)}"
+            )
+
+
+def share_input(ops: list[Op]) -> list[Op]:
+    """Linear operators that read the same value become one with several weights.
 
     They move up to the first of them: their only input is already there.
     """
-    groups: dict[Value, list[Step]] = {}
-    for step in steps:
-        if step.op == "linear":
-            groups.setdefault(step.inputs[0], []).append(step)
-    result: list[Step] = []
-    for step in steps:
-        if step.op != "linear":
-            result.append(step)
-        elif step is groups[step.inputs[0]][0]:
-            group = groups[step.inputs[0]]
+    groups: dict[Value, list[Op]] = {}
+    for op in ops:
+        if op.name == "linear":
+            groups.setdefault(op.inputs[0], []).append(op)
+    result: list[Op] = []
+    for op in ops:
+        if op.name != "linear":
+            result.append(op)
+        elif op is groups[op.inputs[0]][0]:
+            group = groups[op.inputs[0]]
             result.append(
                 replace(
-                    step,
+                    op,
                     outputs=tuple(value for member in group for value in member.outputs),
                     weights=tuple(name for member in group for name in member.weights),
                     biases=tuple(name for member in group for name in member.biases),
@@ -68,79 +72,79 @@ def share_input(steps: list[Step]) -> list[Step]:
     return result
 
 
-def norm_into_linear(steps: list[Step]) -> list[Step]:
-    """A norm whose only reader is one linear or head step is done while that step's rows are
-    prepared."""
-    readers = _readers(steps)
-    gone: dict[Value, Step] = {}
-    for step in steps:
-        if step.op == "norm":
-            by = readers.get(step.outputs[0], [])
-            if len(by) == 1 and by[0].op in ("linear", "head"):
-                gone[step.outputs[0]] = step
+def norm_into_linear(ops: list[Op]) -> list[Op]:
+    """A norm whose only reader is one linear or head operator is done while the rows of that
+    operator are prepared."""
+    readers = _readers(ops)
+    gone: dict[Value, Op] = {}
+    for op in ops:
+        if op.name == "norm":
+            by = readers.get(op.outputs[0], [])
+            if len(by) == 1 and by[0].name in ("linear", "head"):
+                gone[op.outputs[0]] = op
     result = []
-    for step in steps:
-        if step.op == "norm" and step.outputs[0] in gone:
+    for op in ops:
+        if op.name == "norm" and op.outputs[0] in gone:
             continue
-        if step.op in ("linear", "head") and step.inputs[0] in gone:
-            norm = gone[step.inputs[0]]
-            step = replace(step, inputs=norm.inputs, norm=norm.norm)
-        result.append(step)
+        if op.name in ("linear", "head") and op.inputs[0] in gone:
+            norm = gone[op.inputs[0]]
+            op = replace(op, inputs=norm.inputs, norm=norm.norm)
+        result.append(op)
     return result
 
 
-def gate_up_activation(steps: list[Step]) -> list[Step]:
+def gate_up_activation(ops: list[Op]) -> list[Op]:
     """act(x · gateᵀ) · (x · upᵀ) tile by tile: gate and up are never written."""
-    readers = _readers(steps)
-    writer = _writers(steps)
-    merged: dict[Step, Step] = {}
+    readers = _readers(ops)
+    writer = _writers(ops)
+    merged: dict[Op, Op] = {}
     gone = set()
-    for step in steps:
-        if step.op != "activation":
+    for op in ops:
+        if op.name != "activation":
             continue
-        source = writer[step.inputs[0]]
-        alone = all(readers[value] == [step] for value in step.inputs)
-        if source.op == "linear" and source.outputs == step.inputs and alone:
-            merged[source] = replace(source, outputs=step.outputs, gated=step.kind)
-            gone.add(step)
-    return [merged.get(step, step) for step in steps if step not in gone]
+        source = writer[op.inputs[0]]
+        alone = all(readers[value] == [op] for value in op.inputs)
+        if source.name == "linear" and source.outputs == op.inputs and alone:
+            merged[source] = replace(source, outputs=op.outputs, gated=op.kind)
+            gone.add(op)
+    return [merged.get(op, op) for op in ops if op not in gone]
 
 
-def residual_into_linear(steps: list[Step]) -> list[Step]:
-    """x + linear(y) is added while the linear step's tile is still in registers."""
-    readers = _readers(steps)
-    writer = _writers(steps)
-    place = {step: index for index, step in enumerate(steps)}
-    merged: dict[Step, Step] = {}
+def residual_into_linear(ops: list[Op]) -> list[Op]:
+    """x + linear(y) is added while the linear operator's tile is still in registers."""
+    readers = _readers(ops)
+    writer = _writers(ops)
+    place = {op: index for index, op in enumerate(ops)}
+    merged: dict[Op, Op] = {}
     gone = set()
-    for step in steps:
-        if step.op != "add":
+    for op in ops:
+        if op.name != "add":
             continue
-        residual, y = step.inputs
+        residual, y = op.inputs
         source = writer[y]
-        fits = source.op == "linear" and source.outputs == (y,) and not source.gated
-        if fits and readers[y] == [step] and place[writer[residual]] < place[source]:
-            merged[source] = replace(source, outputs=step.outputs, residual=residual)
-            gone.add(step)
-    return [merged.get(step, step) for step in steps if step not in gone]
+        fits = source.name == "linear" and source.outputs == (y,) and not source.gated
+        if fits and readers[y] == [op] and place[writer[residual]] < place[source]:
+            merged[source] = replace(source, outputs=op.outputs, residual=residual)
+            gone.add(op)
+    return [merged.get(op, op) for op in ops if op not in gone]
 
 
-def rope_into_reader(steps: list[Step]) -> list[Step]:
-    """A rope whose only reader is a store (keys) or an attention (queries) is done as that step
-    reads its rows."""
-    readers = _readers(steps)
+def rope_into_reader(ops: list[Op]) -> list[Op]:
+    """A rope whose only reader is a store (keys) or an attention (queries) is done as that
+    operator reads its rows."""
+    readers = _readers(ops)
     gone: dict[Value, Value] = {}
-    for step in steps:
-        by = readers.get(step.outputs[0], []) if step.op == "rope" else []
-        if len(by) == 1 and by[0].op in ("store", "attend") and by[0].inputs[0] in step.outputs:
-            gone[step.outputs[0]] = step.inputs[0]
+    for op in ops:
+        by = readers.get(op.outputs[0], []) if op.name == "rope" else []
+        if len(by) == 1 and by[0].name in ("store", "attend") and by[0].inputs[0] in op.outputs:
+            gone[op.outputs[0]] = op.inputs[0]
     result = []
-    for step in steps:
-        if step.op == "rope" and step.outputs[0] in gone:
+    for op in ops:
+        if op.name == "rope" and op.outputs[0] in gone:
             continue
-        if step.op in ("store", "attend") and step.inputs[0] in gone:
-            step = replace(step, inputs=(gone[step.inputs[0]], *step.inputs[1:]), rotate=True)
-        result.append(step)
+        if op.name in ("store", "attend") and op.inputs[0] in gone:
+            op = replace(op, inputs=(gone[op.inputs[0]], *op.inputs[1:]), rotate=True)
+        result.append(op)
     return result
 
 
@@ -153,13 +157,13 @@ RULES = (
 )
 
 
-def _readers(steps: Sequence[Step]) -> dict[Value, list[Step]]:
-    readers: dict[Value, list[Step]] = {}
-    for step in steps:
-        for value in step.reads:
-            readers.setdefault(value, []).append(step)
+def _readers(ops: Sequence[Op]) -> dict[Value, list[Op]]:
+    readers: dict[Value, list[Op]] = {}
+    for op in ops:
+        for value in op.reads:
+            readers.setdefault(value, []).append(op)
     return readers
 
 
-def _writers(steps: Sequence[Step]) -> dict[Value, Step]:
-    return {value: step for step in steps for value in step.outputs}
+def _writers(ops: Sequence[Op]) -> dict[Value, Op]:
+    return {value: op for op in ops for value in op.outputs}

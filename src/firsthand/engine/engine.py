@@ -24,7 +24,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Ran:
     result: StepResult
     error: str | None
 
@@ -65,30 +65,30 @@ class Engine:
     def step(self) -> list[TokenEvent]:
         """One step of all sequences; the tokens and ends that it brought."""
         started_s = self._clock()
-        plan = self._scheduler.plan(started_s)
+        plan = self._scheduler.plan()
         request_ids = self._scheduler.request_ids(plan)
         planned_s = self._clock()
-        outcome = self._run(plan)
+        ran = self._run(plan)
         ran_s = self._clock()
-        events = self._scheduler.commit(plan, outcome.result, ran_s)
+        events = self._scheduler.commit(plan, ran.result, ran_s)
         times_s = (started_s, planned_s, ran_s, self._clock())
-        self._on_step(self._facts(plan, request_ids, outcome, events, times_s))
+        self._on_step(self._facts(plan, request_ids, ran, events, times_s))
         return events
 
-    def _run(self, plan: StepPlan) -> _Outcome:
+    def _run(self, plan: StepPlan) -> _Ran:
         """A runner that raises fails every sequence of the plan, and nothing else."""
         try:
-            return _Outcome(self._runner.run(plan), None)
+            return _Ran(self._runner.run(plan), None)
         except Exception as fault:
             error = f"the step failed: {type(fault).__name__}: {fault}"
             failed = tuple(Drawn(piece.sequence_id, -1, error=error) for piece in plan.slices)
-            return _Outcome(StepResult(failed, forward_ms=0.0, sample_ms=0.0), error)
+            return _Ran(StepResult(failed, forward_ms=0.0, sample_ms=0.0), error)
 
     def _facts(
         self,
         plan: StepPlan,
         request_ids: tuple[str, ...],
-        outcome: _Outcome,
+        ran: _Ran,
         events: list[TokenEvent],
         times_s: tuple[float, float, float, float],
     ) -> StepFacts:
@@ -104,8 +104,8 @@ class Engine:
             num_used_blocks=self._scheduler.num_used_blocks,
             plan_ms=(planned_s - started_s) * 1e3,
             run_ms=(ran_s - planned_s) * 1e3,
-            forward_ms=outcome.result.forward_ms,
-            sample_ms=outcome.result.sample_ms,
+            forward_ms=ran.result.forward_ms,
+            sample_ms=ran.result.sample_ms,
             commit_ms=(committed_s - ran_s) * 1e3,
-            error=outcome.error,
+            error=ran.error,
         )

@@ -17,7 +17,8 @@ class StepFacts:
     `request_ids` and `slice_tokens` go together: who was in the step, with how many tokens.
     `run_ms` is the whole of the runner; `forward_ms` and `sample_ms` are parts of it. The counts
     of waiting, running and blocks are those after the commit. `error` is set when the runner
-    failed, and every request of the step has ended with it.
+    failed, and every request of the step has ended with it. A request's report uses some of it;
+    all of it is for the server's metrics.
     """
 
     started_s: float

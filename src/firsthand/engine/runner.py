@@ -10,33 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Executor, OpTime
+from firsthand.engine.sampler import SampleOutcome
 from firsthand.errors import EngineError
 from firsthand.kvcache.store import KVStore
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw, Drawn, SequenceSlice, StepPlan, StepResult
 
-
-class Outcome(Protocol):
-    """What a sampler gives for one row of logits; `error` set: no token."""
-
-    @property
-    def token_id(self) -> int: ...
-    @property
-    def logprob(self) -> float | None: ...
-    @property
-    def top_logprobs(self) -> tuple[tuple[int, float], ...]: ...
-    @property
-    def error(self) -> str | None: ...
-
-
-Sampler = Callable[[NDArray[np.float32], Sequence[Draw]], Sequence[Outcome]]
+Sampler = Callable[[NDArray[np.float32], Sequence[Draw]], Sequence[SampleOutcome]]
 
 
 class ModelRunner:
@@ -83,10 +69,12 @@ class ModelRunner:
         """One forward pass over a sequence of its own, with a time per operator.
 
         `last_only`: that of the last token, after all the others; else that of the first
-        `max_step_tokens`. The block must hold the sequence and be nobody else's.
+        `max_step_tokens`. The block must hold the sequence and be nobody else's. The traced step is
+        run once before: what is shown is a step, not the first touch of the block's memory.
         """
-        *before, traced = trace_plans(token_ids, block_id, max_step_tokens, last_only=last_only)
-        for plan in before:
+        plans = trace_plans(token_ids, block_id, max_step_tokens, last_only=last_only)
+        traced = plans[-1]
+        for plan in plans:
             self._executor.run(flat_batch(plan, self._store), self._store)
         return self._executor.trace(flat_batch(traced, self._store), self._store)[1]
 
@@ -136,7 +124,7 @@ def flat_batch(plan: StepPlan, store: KVStore) -> FlatBatch:
     )
 
 
-def _drawn(piece: SequenceSlice, outcome: Outcome) -> Drawn:
+def _drawn(piece: SequenceSlice, outcome: SampleOutcome) -> Drawn:
     return Drawn(
         piece.sequence_id,
         outcome.token_id,

@@ -11,6 +11,7 @@ the engine never waits for a reader. An idle worker sleeps on the condition unti
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -91,6 +92,7 @@ class Worker:
         self._inbox: list[Request | str | _Call] = []
         self._streams: dict[str, EventStream] = {}
         self._closed_because: str | None = None
+        self._process_id = os.getpid()
         # A daemon: an owner who forgot `close` must not hang the interpreter at its exit.
         self._thread = threading.Thread(target=self._main, name="firsthand-engine", daemon=True)
 
@@ -99,7 +101,7 @@ class Worker:
 
     @property
     def num_requests(self) -> int:
-        """Requests submitted whose end has not been told yet."""
+        """Requests submitted whose end has not been told yet; for the server's health."""
         return len(self._streams)
 
     def submit(self, request: Request) -> EventStream:
@@ -107,8 +109,7 @@ class Worker:
         self._engine.check(request)
         stream = EventStream(request.request_id, self.abort)
         with self._wakes:
-            if self._closed_because is not None:
-                raise EngineError(f"the engine does not run: {self._closed_because}")
+            self._check_runs()
             if request.request_id in self._streams:
                 raise InvalidRequest("request_id", f"{request.request_id!r} is in progress")
             if len(self._streams) >= self._max_requests:
@@ -133,12 +134,18 @@ class Worker:
         """
         call = _Call(action, Future())
         with self._wakes:
-            if self._closed_because is not None:
-                raise EngineError(f"the engine does not run: {self._closed_because}")
+            self._check_runs()
             self._inbox.append(call)
             self._wakes.notify()
         result: T = call.future.result()
         return result
+
+    def _check_runs(self) -> None:
+        """A thread does not follow its process through a fork; waiting for it would never end."""
+        if os.getpid() != self._process_id:
+            raise EngineError("the engine does not run: this process was forked from its own")
+        if self._closed_because is not None:
+            raise EngineError(f"the engine does not run: {self._closed_because}")
 
     def close(self, timeout_s: float | None = 30.0) -> None:
         """Stop after the step in progress and wait for the thread. Open streams are cancelled."""

@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, overload
 
+from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.executor import OpTime
 from firsthand.engine.engine import Engine
 from firsthand.engine.runner import ModelRunner
@@ -27,7 +28,13 @@ from firsthand.engine.sampler import sample
 from firsthand.engine.worker import Worker
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.generation.completion import Completion
-from firsthand.generation.loading import LoadedModel, LoadOptions, Progress, load_model
+from firsthand.generation.loading import (
+    LoadedModel,
+    LoadKeywords,
+    LoadOptions,
+    Progress,
+    load_model,
+)
 from firsthand.generation.options import Checked, Options, check_names, fresh_seed, read_options
 from firsthand.generation.report import (
     Memory,
@@ -65,24 +72,28 @@ class LLM:
         *,
         chat_template: str | None = None,
         progress: Progress | None = None,
-        **options: Any,
+        **options: Unpack[LoadKeywords],
     ) -> None:
         check_names(options, LoadOptions.__slots__)
+        if chat_template is not None and not isinstance(chat_template, str):
+            raise InvalidRequest("chat_template", f"must be text, not {shown(chat_template)}")
+        if not isinstance(model, str | Path | LoadedModel):
+            raise InvalidRequest("model", f"must be a name or a path, not {shown(model)}")
         if isinstance(model, LoadedModel):
             if options:
                 raise InvalidRequest(next(iter(options)), "the model is loaded already")
             loaded = model
         else:
-            if "disabled_rules" in options:
-                options["disabled_rules"] = tuple(options["disabled_rules"])
             loaded = load_model(model, LoadOptions(**options), progress)
+        if not loaded.in_use.acquire(blocking=False):
+            raise InvalidRequest("model", "another LLM runs this loaded model; close it first")
         self._clock = time.perf_counter
         self._loaded = loaded
         self._ledger = StepLedger()
         self._runner = ModelRunner(
             loaded.executor, loaded.store, loaded.limits.vocab_size, sample, self._clock
         )
-        pool = BlockPool(loaded.limits.max_sequences, loaded.store.block_size)
+        pool = BlockPool(loaded.num_pool_blocks, loaded.store.block_size)
         scheduler = Scheduler(loaded.limits, pool)
         self._engine = Engine(scheduler, self._runner, self._clock, self._ledger.record)
         max_requests = MAX_WAITING + loaded.limits.max_sequences
@@ -91,7 +102,7 @@ class LLM:
         self._numbers = count()
         templates = TemplateProcess()
         self._template = ChatTemplate(loaded.tokenizer, templates, chat_template)
-        self._close = weakref.finalize(self, _close_all, self._worker, templates)
+        self._close = weakref.finalize(self, _close_all, self._worker, templates, loaded)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -170,31 +181,31 @@ class LLM:
         that of the prompt's last token, after all the others. Runs between two steps of the
         engine, in a block of the store that no sequence has.
         """
+        check_choice("step", step, ("prompt", "token"))
         job = self._job(self._ids(prompt), self._read({}), self._clock())
         self._engine.check(job.request)
-        limits, token_ids = self._loaded.limits, job.request.prompt_token_ids
+        token_ids = job.request.prompt_token_ids
 
         def run() -> tuple[OpTime, ...]:
-            spare = limits.max_sequences
-            budget = limits.max_step_tokens
-            return tuple(self._runner.trace(token_ids, spare, budget, last_only=step == "token"))
+            block_id, budget = self._loaded.trace_block_id, self._loaded.limits.max_step_tokens
+            return tuple(self._runner.trace(token_ids, block_id, budget, last_only=step == "token"))
 
         return self._worker.call(run)
 
     def memory(self, num_tokens: int = 0) -> Memory:
         """What holds the memory now; `num_tokens` are those of one request in the KV store."""
+        check_integer("num_tokens", num_tokens, 0)
         held = self._loaded.executor.memory()
         return Memory(
-            weights_bytes=held.get("weights", 0),
-            scratch_bytes=held.get("scratch", 0),
-            tables_bytes=held.get("tables", 0),
+            weights_bytes=held.weights_bytes,
+            scratch_bytes=held.scratch_bytes,
             kv_reserved_bytes=self._loaded.store.num_bytes,
             kv_used_bytes=self._loaded.store.resident_bytes(num_tokens),
             peak_rss_bytes=peak_rss_bytes(),
         )
 
     def _read(self, options: Mapping[str, Any]) -> Checked:
-        return read_options(options, self._loaded.end_token_ids)
+        return read_options(options, self._loaded.tokenizer.end_ids)
 
     def _ids(self, prompt: object) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -259,9 +270,10 @@ class LLM:
         )
 
 
-def _close_all(worker: Worker, templates: TemplateProcess) -> None:
+def _close_all(worker: Worker, templates: TemplateProcess, loaded: LoadedModel) -> None:
     worker.close()
     templates.close()
+    loaded.in_use.release()
 
 
 def _is_list_of_prompts(

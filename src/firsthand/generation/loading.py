@@ -1,4 +1,4 @@
-"""From a name to a model that is ready to run: the one place where the parts are put together.
+"""From a name to a loaded model: the one place where file, spec, weights and store meet.
 
 Owns: the order of a load, its options, and the time of each stage.
 May not know: how any part works.
@@ -10,35 +10,54 @@ into the executor; then the plan, its scratch and the KV store.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Literal, TypedDict, get_args
 
+from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.executor import Executor
 from firsthand.config import Environment, read_environment
 from firsthand.errors import CapacityExceeded, InvalidRequest
 from firsthand.generation.report import LoadTimes
 from firsthand.kvcache.contiguous import ContiguousStore, KVType
+from firsthand.kvcache.store import KVStore
 from firsthand.models import families
-from firsthand.models.spec import ModelSpec, spec_from_config, spec_from_gguf
+from firsthand.models.scaling import ROPE_FACTORS
+from firsthand.models.spec import ModelSpec
 from firsthand.scheduling.admission import Limits
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.checkpoint import Checkpoint
-from firsthand.weights.files import parse_json_object, read_whole
 from firsthand.weights.loading import LoadReport, load
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.sources import Quantization, read_vector
 
-ROPE_FACTORS = "rope_freqs.weight"
-GENERATION_CONFIG = "generation_config.json"
-MAX_GENERATION_CONFIG_BYTES = 1 << 20
-MAX_GENERATION_CONFIG_ITEMS = 10_000
+NUM_TRACE_BLOCKS = 1  # for traces, which therefore never touch a running sequence
 
 Progress = Callable[[int, int], None]  # bytes of the file done, bytes in all
+
+
+ExecutorName = Literal["native", "torch"]
+Attention = Literal["formula", "tiled", "fast"]
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The fields of `LoadOptions`, as keyword arguments."""
+
+    executor: ExecutorName
+    device: str
+    quantization: Quantization
+    max_context: int | None
+    threads: int | None
+    kv_dtype: KVType
+    max_step_tokens: int
+    max_sequences: int
+    disabled_rules: Sequence[str]
+    attention: Attention | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +71,30 @@ class LoadOptions:
     `disabled_rules` (native): fusion rules to leave out. `attention` (torch): which of its rungs.
     """
 
-    executor: str = "native"
+    executor: ExecutorName = "native"
     device: str = "cpu"
-    quantization: str = "auto"
+    quantization: Quantization = "auto"
     max_context: int | None = None
     threads: int | None = None
-    kv_dtype: str = "float16"
+    kv_dtype: KVType = "float16"
     max_step_tokens: int = 512
     max_sequences: int = 4
-    disabled_rules: tuple[str, ...] = ()
-    attention: str | None = None
+    disabled_rules: Sequence[str] = ()
+    attention: Attention | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("executor", self.executor, ("native", "torch"))
-        _check_choice("quantization", self.quantization, get_args(Quantization))
-        _check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
+        check_choice("executor", self.executor, get_args(ExecutorName))
+        check_choice("quantization", self.quantization, get_args(Quantization))
+        check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
         for name in ("max_context", "threads"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InvalidRequest(name, f"must be an integer, not {value!r}")
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1)
         Limits(1, 1, self.max_sequences, self.max_step_tokens)  # refused now, not after a load
+        rules = self.disabled_rules
+        if not isinstance(rules, list | tuple) or not all(isinstance(r, str) for r in rules):
+            raise InvalidRequest("disabled_rules", f"must be a list of names, not {shown(rules)}")
         if self.executor == "native":
-            _check_choice("device", self.device, ("cpu",))
+            check_choice("device", self.device, ("cpu",))
             _refuse("attention", self.attention is not None, "torch")
         else:
             _refuse("threads", self.threads is not None, "native")
@@ -82,21 +103,26 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """All that an engine needs, ready. The store has one block more than the engine may use: the
-    last is for traces, which therefore never touch a running sequence."""
+    """All that an engine needs, ready. The last block of the store is for traces."""
 
     spec: ModelSpec
     tokenizer: Tokenizer
     executor: Executor
-    store: ContiguousStore
+    store: KVStore
     limits: Limits
     weights: LoadReport
     times: LoadTimes
+    # Held by the one engine that runs it: two would share scratch memory and blocks.
+    in_use: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def end_token_ids(self) -> frozenset[int]:
-        """The union of what config, generation config and tokenizer call an end."""
-        return self.spec.end_token_ids | self.tokenizer.end_ids
+    def num_pool_blocks(self) -> int:
+        """The store's blocks that requests may have: 0 … num_pool_blocks − 1."""
+        return self.store.num_blocks - NUM_TRACE_BLOCKS
+
+    @property
+    def trace_block_id(self) -> int:
+        return self.num_pool_blocks
 
 
 def load_model(
@@ -119,8 +145,15 @@ def load_model(
         tokenized_s = clock()
         executor = _executor(options, environment)
         started_s = clock()
-        quantization: Quantization = options.quantization  # type: ignore[assignment]
-        weights = load(checkpoint, families.slots(spec), executor, quantization, progress)
+        family = families.family(spec)
+        weights = load(
+            checkpoint,
+            family.slots(spec),
+            family.gguf_layout,
+            executor,
+            options.quantization,
+            progress,
+        )
         loaded_s = clock()
     limits = Limits(
         vocab_size=spec.vocab_size,
@@ -155,28 +188,14 @@ def read_spec(checkpoint: Checkpoint, max_context: int | None = None) -> ModelSp
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
         factors = checkpoint.tensors.get(ROPE_FACTORS)
         values = None if factors is None else read_vector(checkpoint, factors).tolist()
-        return spec_from_gguf(checkpoint.metadata, shapes, max_context, values)
-    return spec_from_config(checkpoint.config, _generation_config(checkpoint), max_context)
+        return families.read_gguf(checkpoint.metadata, shapes, max_context, values)
+    return families.read_config(checkpoint.config, max_context)
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     if checkpoint.form == "gguf":
         return Tokenizer.from_gguf(checkpoint.metadata, checkpoint.path)
-    return Tokenizer.from_folder(_folder(checkpoint))
-
-
-def _generation_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """Its end tokens count; what it says about sampling does not (see `options.py`)."""
-    path = _folder(checkpoint) / GENERATION_CONFIG
-    if not path.exists():
-        return {}
-    content = read_whole(path, MAX_GENERATION_CONFIG_BYTES)
-    return parse_json_object(content, str(path), MAX_GENERATION_CONFIG_ITEMS)
-
-
-def _folder(checkpoint: Checkpoint) -> Path:
-    path = Path(checkpoint.path)
-    return path if path.is_dir() else path.parent
+    return Tokenizer.from_folder(checkpoint.path)
 
 
 def _executor(options: LoadOptions, environment: Environment) -> Executor:
@@ -198,29 +217,24 @@ def _executor(options: LoadOptions, environment: Environment) -> Executor:
         raise InvalidRequest("executor", message) from None
     if options.attention is None:
         return TorchExecutor(device=options.device)
-    return TorchExecutor(device=options.device, attention=options.attention)  # type: ignore[arg-type]
+    return TorchExecutor(device=options.device, attention=options.attention)
 
 
-def _store(spec: ModelSpec, limits: Limits, kv_dtype: str) -> ContiguousStore:
+def _store(spec: ModelSpec, limits: Limits, kv_dtype: KVType) -> ContiguousStore:
     try:
         return ContiguousStore(
             spec.num_layers,
             spec.num_kv_heads,
             spec.head_size,
-            num_sequences=limits.max_sequences + 1,
+            num_sequences=limits.max_sequences + NUM_TRACE_BLOCKS,
             max_tokens=limits.context_length,
-            dtype="float16" if kv_dtype == "float16" else "float32",
+            dtype=kv_dtype,
         )
     except MemoryError:
         raise CapacityExceeded(
             f"no room for the keys and values of {limits.max_sequences} sequences of "
             f"{limits.context_length} tokens; lower max_context or max_sequences"
         ) from None
-
-
-def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidRequest(field, f"must be one of {', '.join(choices)}, not {value!r}")
 
 
 def _refuse(field: str, given: bool, executor: str) -> None:

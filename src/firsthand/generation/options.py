@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from firsthand.checks import check_integer
 from firsthand.errors import InvalidRequest
-from firsthand.request import RepetitionGuard, SamplingParams, StopRules
+from firsthand.request import MAX_SEED, RepetitionGuard, SamplingParams, StopRules
 from firsthand.text.stops import parse_stop
 
 DEFAULT_MAX_TOKENS = 256
@@ -75,8 +76,8 @@ def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> C
     if "logit_bias" in given:
         sampling["logit_bias"] = _logit_bias(given["logit_bias"])
     seed = given.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise InvalidRequest("seed", f"must be an integer, not {seed!r}")
+    if seed is not None:
+        check_integer("seed", seed, 0, MAX_SEED)
     max_tokens = given.get("max_tokens", DEFAULT_MAX_TOKENS)
     return Checked(
         sampling=SamplingParams(**sampling),
@@ -120,8 +121,7 @@ def _stop_token_ids(given: object) -> frozenset[int]:
     token_ids = list(given)
     for token_id in token_ids:
         # Before the set: there, True would be 1.
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise InvalidRequest("stop_token_ids", f"must be integers, not {token_id!r}")
+        check_integer("stop_token_ids", token_id, 0)
     return frozenset(token_ids)
 
 

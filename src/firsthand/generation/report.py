@@ -40,7 +40,6 @@ class Memory:
 
     weights_bytes: int
     scratch_bytes: int
-    tables_bytes: int
     kv_reserved_bytes: int
     kv_used_bytes: int
     peak_rss_bytes: int
@@ -60,8 +59,8 @@ class Report:
 
     load: LoadTimes
     memory: Memory
-    prompt_n: int
-    predicted_n: int
+    num_prompt_tokens: int
+    num_tokens: int  # new ones
     tokenize_ms: float
     queue_ms: float
     prompt_ms: float
@@ -81,7 +80,7 @@ class Report:
 
     @property
     def prompt_per_second(self) -> float | None:
-        return _rate(self.prompt_n, self.prompt_ms)
+        return _rate(self.num_prompt_tokens, self.prompt_ms)
 
     @property
     def predicted_per_second(self) -> float | None:
@@ -101,11 +100,11 @@ class Report:
                 "load_prepare_ms": self.load.prepare_ms,
                 "tokenize_ms": self.tokenize_ms,
                 "queue_ms": self.queue_ms,
-                "prompt_n": self.prompt_n,
+                "prompt_n": self.num_prompt_tokens,
                 "prompt_ms": self.prompt_ms,
-                "prompt_per_token_ms": self.prompt_ms / self.prompt_n,
+                "prompt_per_token_ms": self.prompt_ms / self.num_prompt_tokens,
                 "prompt_per_second": self.prompt_per_second,
-                "predicted_n": self.predicted_n,
+                "predicted_n": self.num_tokens,
                 "predicted_ms": self.predicted_ms,
                 "predicted_per_token_ms": self.predicted_ms / count if count else None,
                 "predicted_per_second": self.predicted_per_second,
@@ -185,8 +184,8 @@ def build_report(
     return Report(
         load=load,
         memory=memory,
-        prompt_n=num_prompt_tokens,
-        predicted_n=len(at_s),
+        num_prompt_tokens=num_prompt_tokens,
+        num_tokens=len(at_s),
         tokenize_ms=(tokenized_s - called_s) * 1e3,
         queue_ms=(started_s - tokenized_s) * 1e3,
         prompt_ms=(first_s - started_s) * 1e3,

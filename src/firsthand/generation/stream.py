@@ -65,12 +65,10 @@ class TextStream:
         self._report = report
         self._detokenizer = Detokenizer(tokens, continues=job.continues)
         self._stops = StopStrings(job.stop_strings)
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._token_at_s: list[float] = []
-        self._logprobs: list[TokenLogprob] = []
+        self._pieces: list[_Piece] = []
         self._detokenize_s = 0.0
         self._closed = False
+        self._completion: Completion | None = None
         self.failed: Completion | None = None
         # Runs also when the stream is dropped unread, where a generator's clean-up would not.
         self._abandon = weakref.finalize(self, _abandon, events, ledger)
@@ -98,7 +96,10 @@ class TextStream:
         self._abandon()
 
     def cancel(self) -> Chunk:
-        """End the generation now, with reason CANCELLED and the text so far."""
+        """End the generation now, with reason CANCELLED and the text so far. After its end, the
+        same end again."""
+        if self._completion is not None:
+            return Chunk("", (), None, self._completion)
         at_s = self._clock()
         finish = Finish(FinishReason.CANCELLED, "interrupted")
         return self._take(TokenEvent(self._job.request.request_id, None, at_s, finish=finish))
@@ -112,11 +113,13 @@ class TextStream:
 
     def _take(self, event: TokenEvent) -> Chunk:
         started_s = self._clock()
-        logprobs = self._record(event)
+        logprob = self._logprob(event)
         text, finish = self._text_of(event)
-        self._texts.append(text)
+        # In one go: an interrupt finds a token with its text and its logprob, or none of them.
+        self._pieces.append(_Piece(text, event.token_id, event.at_s, logprob))
         self._detokenize_s += self._clock() - started_s
         token_ids = () if event.token_id is None else (event.token_id,)
+        logprobs = (() if logprob is None else (logprob,)) if self._wants_logprobs else None
         if finish is None:
             return Chunk(text, token_ids, logprobs)
         completion = self._end(finish)
@@ -142,49 +145,59 @@ class TextStream:
             finish = Finish(FinishReason.STOP_STRING, stop)
         return text, finish
 
-    def _record(self, event: TokenEvent) -> tuple[TokenLogprob, ...] | None:
-        """Count the event's token; its logprob entry, if they were asked for."""
-        wanted = self._job.request.sampling.logprobs is not None
-        if event.token_id is None:
-            return () if wanted else None
-        self._token_ids.append(event.token_id)
-        self._token_at_s.append(event.at_s)
-        if not wanted or event.logprob is None:
-            return () if wanted else None
+    @property
+    def _wants_logprobs(self) -> bool:
+        return self._job.request.sampling.logprobs is not None
+
+    def _logprob(self, event: TokenEvent) -> TokenLogprob | None:
+        """The entry of the event's token, if entries were asked for."""
+        if not self._wants_logprobs or event.token_id is None or event.logprob is None:
+            return None
         raw = self._tokens.token_bytes(event.token_id)
-        entry = TokenLogprob(
+        return TokenLogprob(
             token_id=event.token_id,
-            text=raw.decode("utf-8", "replace"),
+            text=_text(raw),
             raw=raw,
             logprob=event.logprob,
             top=tuple(
-                (token_id, self._tokens.token_bytes(token_id).decode("utf-8", "replace"), logprob)
+                (token_id, _text(self._tokens.token_bytes(token_id)), logprob)
                 for token_id, logprob in event.top_logprobs
             ),
         )
-        self._logprobs.append(entry)
-        return (entry,)
 
     def _end(self, finish: Finish) -> Completion:
         steps = self._ledger.close(self._events.request_id)
         self.close()  # a stop string or an interrupt: the engine learns of it by this abort
         request = self._job.request
+        token_ids = [piece.token_id for piece in self._pieces if piece.token_id is not None]
+        logprobs = tuple(piece.logprob for piece in self._pieces if piece.logprob is not None)
         timeline = Timeline(
             called_s=self._job.called_s,
             tokenized_s=self._job.tokenized_s,
-            token_at_s=tuple(self._token_at_s),
+            token_at_s=tuple(p.at_s for p in self._pieces if p.token_id is not None),
             ended_s=self._clock(),
             detokenize_ms=self._detokenize_s * 1e3,
         )
-        return Completion(
-            text="".join(self._texts),
-            token_ids=tuple(self._token_ids),
+        self._completion = Completion(
+            text="".join(piece.text for piece in self._pieces),
+            token_ids=tuple(token_ids),
             finish=finish,
-            usage=Usage(len(request.prompt_token_ids), len(self._token_ids)),
+            usage=Usage(len(request.prompt_token_ids), len(token_ids)),
             seed=request.seed,
             report=self._report(request, timeline, steps),
-            logprobs=tuple(self._logprobs) if request.sampling.logprobs is not None else None,
+            logprobs=logprobs if self._wants_logprobs else None,
         )
+        return self._completion
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one event brought: its text, its token if it had one, when it came."""
+
+    text: str
+    token_id: int | None
+    at_s: float
+    logprob: TokenLogprob | None
 
 
 _ENDS_BY_ID = (FinishReason.END_TOKEN, FinishReason.STOP_ID)
@@ -193,3 +206,7 @@ _ENDS_BY_ID = (FinishReason.END_TOKEN, FinishReason.STOP_ID)
 def _abandon(events: EventStream, ledger: StepLedger) -> None:
     events.close()
     ledger.close(events.request_id)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

@@ -35,6 +35,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
+        """For the server's metrics; with `num_used` it is always `num_blocks`."""
         return len(self._free)
 
     @property

@@ -1,6 +1,7 @@
-"""Where keys and values live: the interface that every store shares, and the contiguous one.
+"""Where keys and values live: the interface that every store shares.
 
-Owns: the memory behind the slots. A slot holds the keys and values of one token, in all layers.
+Owns: what a slot is, and how a block is found. A slot holds the keys and
+values of one token, in all layers.
 May not know: who owns a block (that is decided in integers, elsewhere), models, scheduling.
 Read next: `contiguous.py`.
 """
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 
 
 class KVStore(Protocol):
-    """Slots are numbered 0…num_slots − 1; block b begins at slot `block_start(b)`.
+    """`num_blocks` blocks of `block_size` slots; block b begins at slot `block_start(b)`.
 
-    `keys(layer)` and `values(layer)` are (num_slots, G, D), C-contiguous, float32 or float16.
-    They are the memory itself, not a copy.
+    `keys(layer)` and `values(layer)` are (slots, G, D), C-contiguous, float32 or float16: the
+    memory itself, not a copy. `num_bytes` are reserved; `resident_bytes(n)` are those that n
+    written tokens fill.
     """
 
     @property
@@ -28,6 +30,7 @@ class KVStore(Protocol):
     def num_bytes(self) -> int: ...
     @property
     def dtype(self) -> np.dtype[np.float32] | np.dtype[np.float16]: ...
+    def resident_bytes(self, num_tokens: int) -> int: ...
     def block_start(self, block_id: int) -> int: ...
     def keys(self, layer: int) -> NDArray[np.float32] | NDArray[np.float16]: ...
     def values(self, layer: int) -> NDArray[np.float32] | NDArray[np.float16]: ...

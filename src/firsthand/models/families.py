@@ -7,7 +7,7 @@ Read next: `llama.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -16,19 +16,52 @@ from typing import Any
 from firsthand.compute.executor import ModelProgram
 from firsthand.errors import UnsupportedModel
 from firsthand.models import llama
-from firsthand.models.spec import ModelSpec
-from firsthand.weights.checkpoint import Slot
+from firsthand.models.spec import ModelSpec, spec_from_config, spec_from_gguf
+from firsthand.weights.checkpoint import GgufLayout, Slot
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`slots(spec)` are the tensors that `forward(ops, spec)` names."""
+    """One architecture: what files call it, what they hold, and what is computed.
 
+    `slots(spec)` are the tensors that `forward(ops, spec)` names.
+    """
+
+    config_name: str  # the entry of `architectures` in config.json
+    gguf_name: str  # the value of `general.architecture` in GGUF
+    gguf_layout: GgufLayout
     slots: Callable[[ModelSpec], tuple[Slot, ...]]
     forward: Callable[..., Any]
 
 
-FAMILIES = MappingProxyType({"llama": Family(llama.slots, llama.forward)})
+FAMILIES = MappingProxyType(
+    {
+        "llama": Family(
+            config_name="LlamaForCausalLM",
+            gguf_name="llama",
+            gguf_layout=llama.GGUF_LAYOUT,
+            slots=llama.slots,
+            forward=llama.forward,
+        )
+    }
+)
+
+
+def read_config(config: Mapping[str, Any], max_context: int | None = None) -> ModelSpec:
+    """The spec of a config.json, if its architecture has a row. Raises as `spec_from_config`."""
+    architectures = {row.config_name: name for name, row in FAMILIES.items()}
+    return spec_from_config(config, architectures, max_context)
+
+
+def read_gguf(
+    metadata: Mapping[str, Any],
+    tensor_shapes: Mapping[str, tuple[int, ...]],
+    max_context: int | None = None,
+    rope_factors: Sequence[float] | None = None,
+) -> ModelSpec:
+    """The spec of a GGUF file, if its architecture has a row. Raises as `spec_from_gguf`."""
+    architectures = {row.gguf_name: name for name, row in FAMILIES.items()}
+    return spec_from_gguf(metadata, tensor_shapes, architectures, max_context, rope_factors)
 
 
 def slots(spec: ModelSpec) -> tuple[Slot, ...]:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firsthand.checks import is_integer
 from firsthand.errors import CheckpointError
 
 CONFIG = "config.json"
 GGUF = "GGUF metadata"
 MAX_CONTEXT = 2**30  # positions are 32-bit integers
-MAX_LIST = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Fields:
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
         value = self._present(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not is_integer(value):
             raise self.error(name, f"must be an integer, not {_shown(value)}")
         if not low <= value <= high:
             raise self.error(name, f"must be {low} … {high}, not {_shown(value)}")
@@ -77,19 +77,6 @@ class Fields:
             raise self.error(name, f"must be a list of {count} numbers")
         return tuple(self._number(name, item, low, high) for item in value)
 
-    def token_ids(self, name: str) -> frozenset[int]:
-        """One id or a list of ids; empty when absent."""
-        value = self.get(name)
-        if value is None:
-            return frozenset()
-        items = value if isinstance(value, list | tuple) else (value,)
-        if len(items) > MAX_LIST:
-            raise self.error(name, f"must hold at most {MAX_LIST} ids")
-        for item in items:
-            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < 2**31:
-                raise self.error(name, f"must hold token ids (0 … 2³¹ − 1), not {_shown(item)}")
-        return frozenset(items)
-
     def error(self, name: str, message: str) -> CheckpointError:
         return CheckpointError(self.file, f"{self.prefix}{name} {message}")
 
@@ -102,7 +89,7 @@ class Fields:
         return default
 
     def _number(self, name: str, value: object, low: float, high: float) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not isinstance(value, float) and not is_integer(value):
             raise self.error(name, f"must be a number, not {_shown(value)}")
         if not low <= value <= high or not math.isfinite(value):
             raise self.error(name, f"must be {low:g} … {high:g}, not {_shown(value)}")

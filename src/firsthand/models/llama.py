@@ -10,13 +10,35 @@ Sources: arXiv 2302.13971, section 2.2; arXiv 2305.13245 for grouped heads.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from firsthand.compute.ops import Ops, X
 from firsthand.models.spec import ModelSpec
-from firsthand.weights.checkpoint import Slot
+from firsthand.weights.checkpoint import GgufLayout, Slot
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+
+# Source of GGUF's names: the `gguf` package, `constants.py`.
+GGUF_LAYOUT = GgufLayout(
+    names=MappingProxyType(
+        {
+            "token_embd": "model.embed_tokens",
+            "output_norm": "model.norm",
+            "output": "lm_head",
+            "blk.{}.attn_norm": "model.layers.{}.input_layernorm",
+            "blk.{}.attn_q": "model.layers.{}.self_attn.q_proj",
+            "blk.{}.attn_k": "model.layers.{}.self_attn.k_proj",
+            "blk.{}.attn_v": "model.layers.{}.self_attn.v_proj",
+            "blk.{}.attn_output": "model.layers.{}.self_attn.o_proj",
+            "blk.{}.ffn_norm": "model.layers.{}.post_attention_layernorm",
+            "blk.{}.ffn_gate": "model.layers.{}.mlp.gate_proj",
+            "blk.{}.ffn_up": "model.layers.{}.mlp.up_proj",
+            "blk.{}.ffn_down": "model.layers.{}.mlp.down_proj",
+        }
+    ),
+    interleaved=True,
+)
 
 
 def forward(ops: Ops[X], spec: ModelSpec) -> X:
@@ -59,12 +81,12 @@ def _linear(ops: Ops[X], x: X, name: str, bias: bool) -> X:
 
 def slots(spec: ModelSpec) -> tuple[Slot, ...]:
     """Every tensor that `forward` names, in the order of use."""
-    found = [Slot(EMBEDDING, (spec.vocab_size, spec.width))]
+    found = [Slot(EMBEDDING, (spec.vocab_size, spec.width), is_head=True)]
     for layer in range(spec.num_layers):
         found.extend(_layer_slots(spec, f"model.layers.{layer}"))
     found.append(Slot("model.norm.weight", (spec.width,)))
     tied_to = EMBEDDING if spec.tied_head else None
-    found.append(Slot(HEAD, (spec.vocab_size, spec.width), tied_to=tied_to))
+    found.append(Slot(HEAD, (spec.vocab_size, spec.width), is_head=True, tied_to=tied_to))
     return tuple(found)
 
 

@@ -74,7 +74,7 @@ def llama3(
 
     A pair makes r = original_context · f / 2π turns over the trained context. r above
     `high_freq_factor` is short, below `low_freq_factor` long. Source: Meta's Llama 3.1 release,
-    `models/llama3/model.py`; numbers of MODEL-1.
+    `models/llama3/model.py`.
     """
     scaled = []
     for f in default(theta, head_size):

@@ -1,6 +1,6 @@
 """Which RoPE scaling a file asks for, and with which numbers: from its keys to a `RopeSpec`.
 
-Owns: the keys of `rope_scaling`, `rope_parameters` and `llama.rope.*`, and their checks.
+Owns: the keys of `rope_scaling`, `rope_parameters` and GGUF's `rope.*`, and their checks.
 May not know: the rest of a config, tensors. Standard library only.
 Read next: `rope.py`, the formulas; `spec.py`, the only user.
 """
@@ -53,7 +53,7 @@ GGUF_ROPE_KEYS = frozenset(
         "rope.scaling.yarn_beta_slow",
     )
 )
-ROPE_FACTORS = "rope_freqs.weight"
+ROPE_FACTORS = "rope_freqs.weight"  # in GGUF: divisors of the frequencies (D/2 of them)
 
 
 def rope_fields(fields: Fields) -> Fields:
@@ -190,7 +190,9 @@ def _gguf_scaling(fields: Fields, head_size: int, trained: int) -> RopeSpec:
         )
         return RopeSpec("yarn", frequencies, attention * rope.yarn_attention_factor(factor))
     if kind not in ("none", "linear"):
-        raise UnsupportedModel(f"{GGUF}: llama.rope.scaling.type {kind[:40]!r} is not computed")
+        raise UnsupportedModel(
+            f"{GGUF}: {fields.prefix}rope.scaling.type {kind[:40]!r} is not computed"
+        )
     if kind == "none" and fields.get("rope.scaling.type") is not None:
         factor = 1.0
     name = "linear" if factor != 1.0 else "default"

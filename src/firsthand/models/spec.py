@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from firsthand.errors import CheckpointError, InvalidRequest, UnsupportedModel
+from firsthand.checks import check_integer
+from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.models import scaling
 from firsthand.models.fields import CONFIG, GGUF, MAX_CONTEXT, Fields
 from firsthand.models.rope import RopeSpec as RopeSpec
-
-GENERATION_CONFIG = "generation_config.json"
 
 MAX_VOCAB = 2**24
 MAX_LAYERS = 2**12
@@ -35,7 +34,7 @@ MAX_HEAD_SIZE = 2**12
 class ModelSpec:
     """One decoder-only transformer. Counts and sizes, no tensors."""
 
-    architecture: str  # "llama"
+    architecture: str  # the name of its row in `families.py`
     vocab_size: int
     num_layers: int
     width: int  # M
@@ -51,8 +50,6 @@ class ModelSpec:
     attention_bias: bool = False  # q, k, v
     attention_output_bias: bool = False
     mlp_bias: bool = False
-    begin_token_id: int | None = None
-    end_token_ids: frozenset[int] = frozenset()
 
     @property
     def kv_width(self) -> int:
@@ -65,7 +62,6 @@ class ModelSpec:
 
 # ---- config.json -------------------------------------------------------------------------------
 
-ARCHITECTURES = MappingProxyType({"LlamaForCausalLM": "llama"})
 ACTIVATIONS = MappingProxyType(
     {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_tanh": "gelu_tanh"}
 )
@@ -120,18 +116,19 @@ OUTER_ONLY = frozenset(
 
 def spec_from_config(
     config: Mapping[str, Any],
-    generation_config: Mapping[str, Any] | None = None,
+    architectures: Mapping[str, str],
     max_context: int | None = None,
 ) -> ModelSpec:
     """The spec of a Hugging Face folder's `config.json`.
 
+    `architectures` are the file's names of those that we compute, each with ours.
     `max_context` lowers the context; with dynamic RoPE it may also raise it, up to
     factor · trained length, because that scaling is computed for the configured context.
     Raises CheckpointError for a field of wrong type, range or two values, UnsupportedModel for
     an architecture or option that is not computed, InvalidRequest for `max_context`.
     """
     outer = Fields(CONFIG, _object(CONFIG, config))
-    architecture, fields = _text_model(outer)
+    architecture, fields = _text_model(outer, architectures)
     _refuse_options(fields)
     width, num_heads, num_kv_heads, head_size = _head_sizes(fields)
     trained = fields.integer("max_position_embeddings", 1, MAX_CONTEXT)
@@ -139,11 +136,9 @@ def spec_from_config(
     kind = scaling.rope_kind(rope_fields)
     context = _configured_context(trained, max_context, kind, rope_fields)
     bias = fields.flag("attention_bias", False)
-    generation = Fields(GENERATION_CONFIG, _object(GENERATION_CONFIG, generation_config or {}))
     activation = fields.text("hidden_act", "silu")
     if activation not in ACTIVATIONS:
         raise UnsupportedModel(f"{CONFIG}: hidden_act {activation[:40]!r} is not computed")
-    ends = outer.token_ids("eos_token_id") | fields.token_ids("eos_token_id")
     return ModelSpec(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", 1, MAX_VOCAB),
@@ -161,8 +156,6 @@ def spec_from_config(
         attention_bias=bias,
         attention_output_bias=bias,
         mlp_bias=fields.flag("mlp_bias", False),
-        begin_token_id=_one_token(fields, "bos_token_id"),
-        end_token_ids=ends | generation.token_ids("eos_token_id"),
     )
 
 
@@ -172,14 +165,14 @@ def _object(file: str, value: object) -> Mapping[str, Any]:
     return value
 
 
-def _text_model(outer: Fields) -> tuple[str, Fields]:
+def _text_model(outer: Fields, architectures: Mapping[str, str]) -> tuple[str, Fields]:
     """The architecture, and the fields of the text model wherever they stand.
 
-    MODEL-3: a value inside `text_config` counts; the same field outside with another value is
+    A value inside `text_config` counts; the same field outside with another value is
     an error, because whichever we took could be the wrong one.
     """
     inner = Fields(CONFIG, outer.table("text_config"))
-    architecture = _architecture(outer, inner)
+    architecture = _architecture(outer, inner, architectures)
     merged = {name: value for name, value in outer.values.items() if name != "text_config"}
     for name, value in inner.values.items():
         other = merged.get(name)
@@ -190,16 +183,22 @@ def _text_model(outer: Fields) -> tuple[str, Fields]:
     return architecture, Fields(CONFIG, merged)
 
 
-def _architecture(outer: Fields, inner: Fields) -> str:
+def _architecture(outer: Fields, inner: Fields, architectures: Mapping[str, str]) -> str:
+    """Ours; without the list of names, `model_type` may have it."""
     names = outer.get("architectures") or inner.get("architectures")
-    if names is None and (outer.get("model_type") or inner.get("model_type")) == "llama":
-        names = ["LlamaForCausalLM"]
+    model_type = outer.get("model_type") or inner.get("model_type")
+    if names is None and model_type in architectures.values():
+        return str(model_type)
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise outer.error("architectures", "must be a list of one name")
-    if names[0] not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise UnsupportedModel(f"architecture {names[0][:80]!r} is not computed; these: {known}")
-    return ARCHITECTURES[names[0]]
+    return _known(names[0], architectures)
+
+
+def _known(name: str, architectures: Mapping[str, str]) -> str:
+    if name not in architectures:
+        known = ", ".join(architectures)
+        raise UnsupportedModel(f"architecture {name[:80]!r} is not computed; these: {known}")
+    return architectures[name]
 
 
 def _refuse_options(fields: Fields) -> None:
@@ -211,8 +210,8 @@ def _refuse_options(fields: Fields) -> None:
 
 
 def _head_sizes(fields: Fields) -> tuple[int, int, int, int]:
-    """(M, H, G, D). MODEL-4: an explicit head size is taken as it is; only without one must the
-    heads divide the width. MODEL-5: query heads fall into equal groups."""
+    """(M, H, G, D). An explicit head size is taken as it is; only without one must the
+    heads divide the width. Query heads fall into equal groups."""
     width = fields.integer("hidden_size", 1, MAX_WIDTH)
     num_heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
     num_kv_heads = fields.integer("num_key_value_heads", 1, MAX_HEADS, num_heads)
@@ -234,26 +233,12 @@ def _check_even(fields: Fields, name: str, head_size: int) -> None:
         raise fields.error(name, f"{head_size} is odd, and RoPE turns pairs")
 
 
-def _one_token(fields: Fields, name: str) -> int | None:
-    ids = fields.token_ids(name)
-    if len(ids) > 1:
-        raise fields.error(name, "must be one token id")
-    return next(iter(ids), None)
-
-
-def _check_max_context(max_context: int | None) -> None:
-    if max_context is None:
-        return
-    if isinstance(max_context, bool) or not isinstance(max_context, int) or max_context < 1:
-        raise InvalidRequest("max_context", "must be a positive integer")
-
-
 def _configured_context(
     trained: int, max_context: int | None, kind: str, rope_fields: Fields
 ) -> int:
-    _check_max_context(max_context)
     if max_context is None:
         return trained
+    check_integer("max_context", max_context, 1)
     reach = trained
     if kind == "dynamic":
         reach = min(int(trained * scaling.factor_of(rope_fields)), MAX_CONTEXT)
@@ -284,6 +269,7 @@ GGUF_KEYS = frozenset(
 def spec_from_gguf(
     metadata: Mapping[str, Any],
     tensor_shapes: Mapping[str, tuple[int, ...]],
+    architectures: Mapping[str, str],
     max_context: int | None = None,
     rope_factors: Sequence[float] | None = None,
 ) -> ModelSpec:
@@ -293,12 +279,12 @@ def spec_from_gguf(
     Raises as `spec_from_config`.
     """
     general = Fields(GGUF, metadata)
-    architecture = general.text("general.architecture")
-    if architecture != "llama":
-        raise UnsupportedModel(f"architecture {architecture[:80]!r} is not computed; these: llama")
-    fields = Fields(GGUF, metadata, "llama.")
+    name = general.text("general.architecture")
+    architecture = _known(name, architectures)
+    fields = Fields(GGUF, metadata, f"{name}.")
     _refuse_gguf_options(fields)
-    _check_max_context(max_context)
+    if max_context is not None:
+        check_integer("max_context", max_context, 1)
     width, num_heads, num_kv_heads, head_size = _gguf_head_sizes(fields)
     trained = fields.integer("context_length", 1, MAX_CONTEXT)
     return ModelSpec(
@@ -317,10 +303,6 @@ def spec_from_gguf(
         attention_bias=_has_bias(tensor_shapes, "attn_q", "attn_k", "attn_v"),
         attention_output_bias=_has_bias(tensor_shapes, "attn_output"),
         mlp_bias=_has_bias(tensor_shapes, "ffn_gate", "ffn_up", "ffn_down"),
-        begin_token_id=_one_token(general, "tokenizer.ggml.bos_token_id"),
-        end_token_ids=frozenset().union(
-            *(general.token_ids(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
-        ),
     )
 
 
@@ -330,7 +312,9 @@ def _refuse_gguf_options(fields: Fields) -> None:
         if name != key and name not in GGUF_KEYS and name not in scaling.GGUF_ROPE_KEYS:
             raise UnsupportedModel(f"{GGUF}: {key[:80]} is not understood")
     if fields.integer("expert_count", 0, 2**20, 0):
-        raise UnsupportedModel(f"{GGUF}: llama.expert_count is set: experts are not computed")
+        raise UnsupportedModel(
+            f"{GGUF}: {fields.prefix}expert_count is set: experts are not computed"
+        )
 
 
 def _gguf_head_sizes(fields: Fields) -> tuple[int, int, int, int]:
@@ -344,7 +328,9 @@ def _gguf_head_sizes(fields: Fields) -> tuple[int, int, int, int]:
     _check_even(fields, "attention.key_length", head_size)
     for name in ("attention.value_length", "rope.dimension_count"):
         if fields.integer(name, 1, MAX_HEAD_SIZE, head_size) != head_size:
-            raise UnsupportedModel(f"{GGUF}: llama.{name} is not the head size {head_size}")
+            raise UnsupportedModel(
+                f"{GGUF}: {fields.prefix}{name} is not the head size {head_size}"
+            )
     return width, num_heads, num_kv_heads, head_size
 
 
@@ -358,6 +344,6 @@ def _gguf_vocab_size(
 
 
 def _has_bias(tensor_shapes: Mapping[str, tuple[int, ...]], *parts: str) -> bool:
-    """MODEL-7: one bias tensor is enough for all its kind to be demanded."""
+    """One bias tensor is enough for all its kind to be demanded."""
     endings = tuple(f".{part}.bias" for part in parts)
     return any(name.endswith(endings) for name in tensor_shapes)

@@ -44,7 +44,7 @@ class FloatFormat:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFormat:
-    """int8, one float32 scale per output channel (row). Source: A §2.2, absmax / 127."""
+    """int8, one float32 scale per output channel (row). The scale is absmax / 127."""
 
     def __str__(self) -> str:
         return "int8/channel"

@@ -8,10 +8,9 @@ Read next: `formats.py` (the values), `ggml.py` (what needs no rounding).
     grouped 8   the same over each group of a row
     grouped 4   minimum = min x, scale = (max x − min x) / 15;  code = (x − minimum) / scale
 
-Source: A §2.2 (absmax per channel, group-wise 4 bits); rounding half to even is IEEE 754's own.
-A row of zeros has scale 1 and codes 0. No other scale is below 2⁻¹²⁶, the smallest normal float32:
-the kernels treat what is smaller as zero. Codes are chosen for the scale as it is stored, after
-its own rounding.
+Rounding half to even is IEEE 754's own. A row of zeros has scale 1 and codes 0. No other scale is
+below 2⁻¹²⁶, the smallest normal float32: the kernels treat what is smaller as zero. Codes are
+chosen for the scale as it is stored, after its own rounding.
 
 Every scale that Firsthand computes comes from `channel_scales` or `group_scales`. Both run at load
 and never in a step; a test that wants to count wraps these two.

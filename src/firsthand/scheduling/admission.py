@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from firsthand.checks import check_integer, is_integer
 from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.request import Request
+
+MAX_STEP_TOKENS = 16384  # more would only cost scratch memory
+MAX_SEQUENCES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,10 @@ class Limits:
     max_step_tokens: int
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context_length", "max_sequences", "max_step_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequest(name, f"must be an integer of at least 1, not {value!r}")
+        check_integer("vocab_size", self.vocab_size, 1)
+        check_integer("context_length", self.context_length, 1)
+        check_integer("max_sequences", self.max_sequences, 1, MAX_SEQUENCES)
+        check_integer("max_step_tokens", self.max_step_tokens, 1, MAX_STEP_TOKENS)
         if self.max_sequences > self.max_step_tokens:
             raise InvalidRequest(
                 "max_sequences",
@@ -67,7 +71,7 @@ def check_request(request: Request, limits: Limits) -> None:
 
 def _check_ids(field: str, token_ids: Iterable[object], vocab_size: int) -> None:
     for token_id in token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
+        if not is_integer(token_id):
             raise InvalidRequest(field, f"token ids are integers, not {token_id!r}")
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(field, f"token id {token_id} is outside 0…{vocab_size - 1}")

@@ -84,7 +84,7 @@ class Scheduler:
         self._remove(sequence)
         return TokenEvent(request_id, None, now_s, finish=Finish(FinishReason.CANCELLED))
 
-    def plan(self, now_s: float) -> StepPlan:
+    def plan(self) -> StepPlan:
         """The next step. Changes who is running, but not what is computed: that is `commit`."""
         budget = self._limits.max_step_tokens
         slices: list[SequenceSlice] = []

@@ -20,6 +20,7 @@ class Sequence:
     0 ≤ num_computed < len(known): the last known token is never computed before it is needed,
     so a sequence that has not ended has always something to do. `block_ids` are held from
     admission to the end; a token's position is its index in `known`, never a place in a block.
+    `arrival_s` is for an order of admission other than first come, first served.
     """
 
     sequence_id: int

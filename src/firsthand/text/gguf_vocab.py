@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from firsthand.checks import is_integer, shown
 from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.text.vocabulary import (
     MAX_MERGES,
@@ -35,7 +36,8 @@ from firsthand.text.vocabulary import (
     is_plain_text,
 )
 
-MAX_ALL_CHARS = 32_000_000
+MAX_ALL_CHARS = 8_000_000
+MAX_SCORED_CHARS = 256  # of a piece without merges, which is cut at every character
 
 _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3_WORDS = (
@@ -99,8 +101,10 @@ _END_ROLES = ("eos", "eot", "eom")
 def vocabulary_from_gguf(metadata: Mapping[str, Any], file: str) -> Vocabulary:
     """The vocabulary in a GGUF's key/value table. Raises CheckpointError, UnsupportedModel."""
     model = metadata.get("tokenizer.ggml.model")
-    if model not in ("gpt2", "llama"):
-        raise UnsupportedModel(f"{file}: tokenizer model {model!r}; known are 'gpt2' and 'llama'")
+    if not isinstance(model, str) or model not in ("gpt2", "llama"):
+        raise UnsupportedModel(
+            f"{file}: tokenizer model {shown(model)}; known are 'gpt2' and 'llama'"
+        )
     tokens = _tokens(metadata, file)
     kinds = _kinds(metadata, len(tokens), file)
     if model == "gpt2":
@@ -113,7 +117,9 @@ def _byte_level(
 ) -> Vocabulary:
     name = metadata.get("tokenizer.ggml.pre", "default")
     if not isinstance(name, str) or name not in PRE_TOKENIZERS:
-        raise UnsupportedModel(f"{file}: pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known")
+        raise UnsupportedModel(
+            f"{file}: pre-tokenizer {shown(name)} (tokenizer.ggml.pre) is not known"
+        )
     pre = PRE_TOKENIZERS[name]
     added = _added(tokens, kinds, byte_level=True)
     pieces = _pieces(tokens, kinds, added)
@@ -136,9 +142,7 @@ def _byte_level(
 def _sentencepiece(
     metadata: Mapping[str, Any], tokens: list[str], kinds: list[TokenKind], file: str
 ) -> Vocabulary:
-    for option in ("precompiled_charsmap", "remove_extra_whitespaces"):
-        if metadata.get(f"tokenizer.ggml.{option}"):
-            raise UnsupportedModel(f"{file}: tokenizer.ggml.{option} with model 'llama'")
+    _refuse_normalizers(metadata, file)
     prefix = _flag(metadata, "tokenizer.ggml.add_space_prefix", True, file)
     added = _added(tokens, kinds, byte_level=False)
     pieces = _pieces(tokens, kinds, added)
@@ -168,6 +172,16 @@ def _sentencepiece(
     )
 
 
+def _refuse_normalizers(metadata: Mapping[str, Any], file: str) -> None:
+    """What a Unigram vocabulary does to its text first. Byte-pair ones have neither, or empty."""
+    key = "tokenizer.ggml.precompiled_charsmap"
+    if key in metadata and _sequence(metadata, key, MAX_ALL_CHARS, file):
+        raise UnsupportedModel(f"{file}: {key} with model 'llama'")
+    key = "tokenizer.ggml.remove_extra_whitespaces"
+    if _flag(metadata, key, False, file):
+        raise UnsupportedModel(f"{file}: {key} with model 'llama'")
+
+
 def _tokens(metadata: Mapping[str, Any], file: str) -> list[str]:
     tokens = _sequence(metadata, "tokenizer.ggml.tokens", MAX_TOKENS, file)
     num_chars = 0
@@ -183,7 +197,7 @@ def _tokens(metadata: Mapping[str, Any], file: str) -> list[str]:
         raise CheckpointError(file, f"tokenizer.ggml.tokens has over {MAX_ALL_CHARS} characters")
     if len(set(tokens)) != len(tokens):
         twice = Counter(tokens).most_common(1)[0][0]
-        raise CheckpointError(file, f"tokenizer.ggml.tokens has {twice[:80]!r} twice")
+        raise CheckpointError(file, f"tokenizer.ggml.tokens has {shown(twice)} twice")
     return tokens
 
 
@@ -260,9 +274,14 @@ def _merges_from_scores(
     try:
         if not all(map(math.isfinite, scores)):
             raise CheckpointError(file, f"{key} has an entry that is not finite")
-    except TypeError:
+    except (TypeError, OverflowError):
         raise CheckpointError(file, f"{key} has an entry that is not a number") from None
     normal = {text: id_ for id_, text in enumerate(tokens) if kinds[id_] is TokenKind.NORMAL}
+    longest = max(map(len, normal), default=0)
+    if longest > MAX_SCORED_CHARS:
+        raise CheckpointError(
+            file, f"a piece has {longest} characters; the limit is {MAX_SCORED_CHARS}"
+        )
     ranked = sorted(normal.items(), key=lambda item: (-scores[item[1]], item[1]))
     merges: list[tuple[str, str]] = []
     for text, _ in ranked:
@@ -320,28 +339,27 @@ def _split_then_bytes(patterns: Sequence[str]) -> dict[str, Any]:
 
 def _sequence(metadata: Mapping[str, Any], key: str, limit: int, file: str) -> list[Any]:
     values: Any = metadata.get(key)
-    if hasattr(values, "tolist"):  # an array, from a reader that keeps numbers packed
-        values = values.tolist()
-    if not isinstance(values, list | tuple):
+    packed = hasattr(values, "tolist")  # an array, from a reader that keeps numbers packed
+    if not packed and not isinstance(values, list | tuple):
         raise CheckpointError(file, f"{key} is missing or not an array")
     if len(values) > limit:
         raise CheckpointError(file, f"{key} has {len(values)} entries; the limit is {limit}")
-    return list(values)
+    return values.tolist() if packed else list(values)
 
 
 def _token_id(metadata: Mapping[str, Any], key: str, num_tokens: int, file: str) -> int | None:
     value = metadata.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < num_tokens:
-        raise CheckpointError(file, f"{key} is {value!r}; there are {num_tokens} tokens")
+    if not is_integer(value) or not 0 <= value < num_tokens:
+        raise CheckpointError(file, f"{key} is {shown(value)}; there are {num_tokens} tokens")
     return value
 
 
 def _flag(metadata: Mapping[str, Any], key: str, default: bool, file: str) -> bool:
     value = metadata.get(key, default)
     if not isinstance(value, bool):
-        raise CheckpointError(file, f"{key} must be true or false, not {value!r}")
+        raise CheckpointError(file, f"{key} must be true or false, not {shown(value)}")
     return value
 
 

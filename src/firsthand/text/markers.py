@@ -7,7 +7,12 @@ Read next: `tokenizer.py` (splits at markers), `templates.py` (guards what users
 The guard: before a template is rendered, one private-use character that occurs nowhere else is
 put inside every control text of a message. After rendering, a control text is a marker only
 where it stands unbroken, that is where the template itself wrote it; then the guard is removed.
-Trimming, slicing and joining inside the template leave it in its place.
+Trimming, slicing, joining and changing the case inside the template leave it in its place.
+
+The limit: a template that deletes or replaces characters in the middle of a message (`replace`,
+pieces of a `split` put together again) can make a control text out of what the user wrote apart,
+and no guard sees that. Such a template has to come with the model; the ones we know cut only at
+the ends.
 """
 
 from __future__ import annotations
@@ -78,7 +83,8 @@ class MarkerIndex:
 
 
 class Guard:
-    """Breaks the control texts in the strings of one set of messages.
+    """Breaks the control texts, in any case of letters, in the strings of one set of messages.
+    `controls` has them as `fold_case` gives them.
 
     `char` occurs in none of `strings`. A control text that two neighbouring strings would form
     together is broken too: where a string ends like the beginning of one, or begins like the
@@ -98,17 +104,35 @@ class Guard:
 
     def protect(self, text: str) -> str:
         """`text` with the guard inside every control text and in its treacherous edges."""
-        cuts = {begin + 1 for begin in self._controls.starts(text)}
-        for length in range(1, min(len(text), self._controls.max_length - 1) + 1):
-            if self._controls.has_beginning(text[-length:]):
-                cuts.add(len(text) - length + 1)
-            if self._controls.has_ending(text[:length]):
-                cuts.add(1)
+        folded = fold_case(text)
+        cuts = {begin + 1 for begin in self._controls.starts(folded)}
+        first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+        cuts.update(self._edges(folded, 0, len(text)), self._edges(folded, first, last))  # trimmed
         if not cuts:
             return text
         bounds = [0, *sorted(cuts), len(text)]
         pieces = [text[begin:end] for begin, end in pairwise(bounds)]
         return self.char.join(pieces)
+
+    def _edges(self, text: str, first: int, last: int) -> Iterator[int]:
+        """Where to break `text[first:last]` against what may come to stand beside it."""
+        for length in range(1, min(last - first, self._controls.max_length - 1) + 1):
+            if self._controls.has_beginning(text[last - length : last]):
+                yield last - length + 1
+            if self._controls.has_ending(text[first : first + length]):
+                yield first + 1
+
+
+def fold_case(text: str) -> str:
+    """`text` with one form for all cases of a letter, of the same length."""
+    if text.isascii():
+        return text.lower()
+    return "".join(map(_fold_character, text))
+
+
+def _fold_character(char: str) -> str:
+    folded = char.upper().lower()
+    return folded if len(folded) == 1 else char
 
 
 def _is_proper_prefix(text: str, ordered: Sequence[str]) -> bool:

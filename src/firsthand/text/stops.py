@@ -44,7 +44,8 @@ def parse_stop(value: object) -> tuple[str, ...]:
 
 
 class StopStrings:
-    """Watches one text. With `include` the stop string itself is part of the text.
+    """Watches one text. With `include` (include_stop_str_in_output, of the server's requests) the
+    stop string itself is part of the text.
 
     Linear in the text: each stop string is followed by the automaton of Knuth, Morris and Pratt
     (SIAM J. Computing 6, 1977).

@@ -4,8 +4,9 @@ Owns: the Jinja environment, its limits of memory and size, the frames on the tw
 May not know: anything of Firsthand. It is run as a script in isolated mode, not imported.
 Read next: `template_process.py`, its parent.
 
-A frame is four bytes of length (big-endian) and that many bytes of JSON, both ways. The child
-first says which Jinja it has; then each request is answered by one frame:
+A frame is a number and a length, four bytes each (big-endian), and that many bytes of JSON, both
+ways. The child first says which Jinja it has, as frame 0; then each request is answered by one
+frame of the same number:
     {"template": …, "variables": {…}, "now": seconds or null} → {"text": …}
                                                   or {"error": …, "refused": true or false}
 The parent keeps the time. Should the parent be gone, an alarm ends a render that does not.
@@ -33,7 +34,7 @@ MAX_OUTPUT_BYTES = 1 << 20
 MAX_MEMORY_BYTES = 512 << 20
 MAX_MESSAGE_CHARS = 500
 MAX_COMPILED = 8
-ORPHAN_SECONDS = 5.0
+ORPHAN_S = 5.0
 
 
 class Refusal(Exception):
@@ -65,13 +66,14 @@ def main() -> None:
     environment = build_environment()
     load_all(environment)
     limit_process()
-    write_frame(replies, {"jinja": jinja2.__version__})
+    write_frame(replies, 0, {"jinja": jinja2.__version__})
     compiled: dict[str, jinja2.Template] = {}
-    while (request := read_frame(requests)) is not None:
-        set_alarm(ORPHAN_SECONDS)
+    while (frame := read_frame(requests)) is not None:
+        number, request = frame
+        set_alarm(ORPHAN_S)
         reply = answer(environment, compiled, request)
         set_alarm(0.0)
-        write_frame(replies, reply)
+        write_frame(replies, number, reply)
 
 
 def answer(
@@ -179,19 +181,18 @@ def set_alarm(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next request; None when the parent has closed the pipe."""
-    header = stream.read(4)
-    if len(header) < 4:
+def read_frame(stream: BinaryIO) -> tuple[int, dict[str, Any]] | None:
+    """The next request and its number; None when the parent has closed the pipe."""
+    header = stream.read(8)
+    if len(header) < 8:
         return None
-    (length,) = struct.unpack(">I", header)
-    data: dict[str, Any] = json.loads(stream.read(length))
-    return data
+    number, length = struct.unpack(">II", header)
+    return number, json.loads(stream.read(length))
 
 
-def write_frame(stream: BinaryIO, content: dict[str, Any]) -> None:
+def write_frame(stream: BinaryIO, number: int, content: dict[str, Any]) -> None:
     data = json.dumps(content).encode("ascii")
-    stream.write(struct.pack(">I", len(data)) + data)
+    stream.write(struct.pack(">II", number, len(data)) + data)
     stream.flush()
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
 from firsthand.text.markers import Guard
 from firsthand.text.template_process import TemplateProcess
@@ -56,7 +57,8 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         now_s: float | None = None,
     ) -> RenderedPrompt:
-        """The prompt for `messages`. `variables` is what requests call chat_template_kwargs.
+        """The prompt for `messages`. `tools` and `variables` (chat_template_kwargs) come from the
+        server's requests; `now_s` is the time that the template sees, None the clock's.
 
         Raises InvalidRequest (no template; a message that breaks a rule), TemplateError.
         """
@@ -64,15 +66,15 @@ class ChatTemplate:
             raise InvalidRequest("messages", "this model has no chat template; use completions")
         checked = check_messages(messages)
         variables = self._check_variables(variables or {})
-        strings = _strings([checked, tools, variables], 0)
+        strings = _strings([checked, tools, variables])
         guard = Guard(self._controls, [self.source, *strings])
         text = self._process.render(
             self.source,
             {
                 **self._special_texts,
                 "documents": None,
-                **_guard_fields(variables, guard),
-                "messages": [_guard_fields(message, guard) for message in checked],
+                **{name: _guard_strings(value, guard) for name, value in variables.items()},
+                "messages": [_guard_message(message, guard) for message in checked],
                 "tools": _guard_strings(tools, guard),
                 "add_generation_prompt": add_generation_prompt,
             },
@@ -83,9 +85,11 @@ class ChatTemplate:
     def _check_variables(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
         for name in variables:
             if not isinstance(name, str) or not name.isidentifier():
-                raise InvalidRequest("chat_template_kwargs", f"{name!r} is not a variable's name")
+                raise InvalidRequest(
+                    "chat_template_kwargs", f"{shown(name)} is not a variable's name"
+                )
             if name in _OWN_VARIABLES or name in self._special_texts or name.endswith("_token"):
-                raise InvalidRequest("chat_template_kwargs", f"{name!r} cannot be set here")
+                raise InvalidRequest("chat_template_kwargs", f"{shown(name)} cannot be set here")
         return variables
 
 
@@ -105,7 +109,9 @@ def _check_message(message: object, where: str) -> dict[str, Any]:
         raise InvalidRequest(where, "must be an object with role and content")
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise InvalidRequest(f"{where}.role", f"must be one of {', '.join(ROLES)}, not {role!r}")
+        raise InvalidRequest(
+            f"{where}.role", f"must be one of {', '.join(ROLES)}, not {shown(role)}"
+        )
     content = message.get("content")
     if content is None:
         if role != "assistant" or not message.get("tool_calls"):
@@ -125,7 +131,8 @@ def _content_text(content: object, where: str) -> str:
             raise InvalidRequest(f"{where}[{index}]", "must be an object with type and text")
         if part.get("type") != "text":
             raise InvalidRequest(
-                f"{where}[{index}].type", f"{part.get('type')!r} is not supported; only 'text' is"
+                f"{where}[{index}].type",
+                f"{shown(part.get('type'))} is not supported; only 'text' is",
             )
         text = part.get("text")
         if not isinstance(text, str):
@@ -134,7 +141,7 @@ def _content_text(content: object, where: str) -> str:
     return "".join(texts)
 
 
-def _strings(value: object, depth: int) -> Iterator[str]:
+def _strings(value: object, depth: int = 0) -> Iterator[str]:
     """Every string in a value of JSON's types, names included. Bounds its depth, too."""
     if depth > MAX_DEPTH:
         raise InvalidRequest("messages", f"nested more than {MAX_DEPTH} deep")
@@ -142,18 +149,23 @@ def _strings(value: object, depth: int) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _strings(name, depth + 1)
+            if not isinstance(name, str):
+                raise InvalidRequest("messages", f"{shown(name)} is a field's name, but no text")
+            yield name
             yield from _strings(item, depth + 1)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _strings(item, depth + 1)
 
 
-def _guard_fields(fields: Mapping[str, Any], guard: Guard) -> dict[str, Any]:
-    """The values guarded; not the names, and not the role, which is one of a few words."""
+def _guard_message(message: Mapping[str, Any], guard: Guard) -> dict[str, Any]:
+    """All of it guarded, but for what a caller does not choose: two names, and the role, which is
+    one of a few words."""
     return {
-        name: value if name == "role" else _guard_strings(value, guard)
-        for name, value in fields.items()
+        name if name in ("role", "content") else guard.protect(name): (
+            value if name == "role" else _guard_strings(value, guard)
+        )
+        for name, value in message.items()
     }
 
 

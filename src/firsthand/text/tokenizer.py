@@ -22,14 +22,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from firsthand.checks import shown
 from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.text.detokenize import Detokenizer
 from firsthand.text.gguf_vocab import vocabulary_from_gguf
-from firsthand.text.markers import MarkerIndex
+from firsthand.text.markers import MarkerIndex, fold_case
 from firsthand.text.tokenizer_json import vocabulary_from_folder
 from firsthand.text.vocabulary import WORD_MARK, Vocabulary, token_bytes_table
 
@@ -55,7 +56,11 @@ class Tokenizer:
         self._codec = _build_codec(vocabulary)
         self._bytes = token_bytes_table(vocabulary)
         self._markers = MarkerIndex(token for token in vocabulary.added if not token.is_text)
-        self._controls = MarkerIndex(token for token in vocabulary.added if token.is_control)
+        self._controls = MarkerIndex(
+            replace(token, text=fold_case(token.text))
+            for token in vocabulary.added
+            if token.is_control
+        )
         self.special_ids = frozenset(
             token.token_id for token in vocabulary.added if token.is_control
         )
@@ -106,7 +111,7 @@ class Tokenizer:
 
     @property
     def controls(self) -> MarkerIndex:
-        """The control tokens, for whoever must keep them out of a user's text."""
+        """The control tokens, their case folded, for the `Guard` of what users write."""
         return self._controls
 
     @property
@@ -126,8 +131,10 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = False, add_bos: bool | None = None) -> list[int]:
         """The ids of `text`. `special` parses markers in it; leave it off for what users typed.
 
-        Raises InvalidRequest when `text` is not valid Unicode (a lone surrogate).
+        Raises InvalidRequest when `text` is no text, or not valid Unicode (a lone surrogate).
         """
+        if not isinstance(text, str):
+            raise InvalidRequest("prompt", f"must be a text, not {type(text).__name__}")
         ids = self._encode_marked(text) if special else self._encode_plain(text, at_start=True)
         return self._with_bos(ids, add_bos, may_have_bos=special)
 
@@ -152,10 +159,6 @@ class Tokenizer:
         if token_id >= len(self._bytes) or (skip_special and token_id in self.special_ids):
             return b""
         return self._bytes[token_id]
-
-    def token_text(self, token_id: int) -> str:
-        """One token for display; U+FFFD where its bytes are a part of a character."""
-        return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def _encode_marked(self, text: str, guard: str = "") -> list[int]:
         ids: list[int] = []
@@ -194,7 +197,8 @@ class Tokenizer:
 @contextmanager
 def native_faults(source: str, what: str) -> Iterator[None]:
     """The `tokenizers` library reports faults as a bare Exception, and its panics as a class of
-    its own that only BaseException catches; both become CheckpointError."""
+    its own that only BaseException catches; both become CheckpointError. A panic also prints
+    itself to the process's stderr, which the library does not let us silence."""
     try:
         yield
     except Exception as error:
@@ -253,7 +257,9 @@ def _build_codec(vocabulary: Vocabulary) -> Any:
 def _check_added(source: str, codec: Any, tokens: Sequence[tuple[int, str]]) -> None:
     for token_id, text in tokens:
         if codec.token_to_id(text) != token_id:
-            raise CheckpointError(source, f"added token {text!r} does not get its id {token_id}")
+            raise CheckpointError(
+                source, f"added token {shown(text)} does not get its id {token_id}"
+            )
 
 
 def _check_unicode(text: str) -> None:

@@ -13,12 +13,13 @@ generation_config.json, config.json and chat_template.jinja as far as they are t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from firsthand.checks import shown
 from firsthand.errors import CheckpointError, UnsupportedModel
+from firsthand.files import parse_json_object, path_inside, read_whole
 from firsthand.text.pipeline_rules import Decoding, check_pipeline, read_decoder
 from firsthand.text.vocabulary import (
     MAX_MERGES,
@@ -35,20 +36,24 @@ from firsthand.text.vocabulary import (
     is_plain_text,
 )
 
-MAX_FILE_BYTES = 128 << 20
+# 262,144 pieces with half a million merges take about 35 MB and two million commas and brackets.
+MAX_FILE_BYTES = 96 << 20
+MAX_FILE_ITEMS = 3_000_000
+MAX_COMPANION_BYTES = 16 << 20
+MAX_COMPANION_ITEMS = 500_000
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
 def vocabulary_from_folder(folder: Path) -> Vocabulary:
     """The vocabulary of a model folder. Raises CheckpointError, UnsupportedModel."""
     path = folder / "tokenizer.json"
-    if not path.exists():
+    if not path_inside(folder, path.name).exists():
         if (folder / "tokenizer.model").exists():
             raise UnsupportedModel(f"{folder}: has tokenizer.model, but no tokenizer.json")
         raise CheckpointError(str(path), "is missing")
     source = str(path)
-    content = _read_json(path)
-    config = _read_json(folder / "tokenizer_config.json", optional=True)
+    content = _read_json(folder, path.name, MAX_FILE_BYTES, MAX_FILE_ITEMS)
+    config = _companion(folder, "tokenizer_config.json")
     model = _model(content, source)
     decoding = read_decoder(content.get("decoder"), source)
     pipeline = check_pipeline(content, source)
@@ -67,7 +72,7 @@ def vocabulary_from_folder(folder: Path) -> Vocabulary:
         special=special,
         normalizer=pipeline.normalizer,
         pre_tokenizer=pipeline.pre_tokenizer,
-        unknown_piece=model.get("unk_token"),
+        unknown_piece=_unknown_piece(model, vocab, source),
         byte_fallback=bool(model.get("byte_fallback")),
         fuse_unknown=bool(model.get("fuse_unk")),
         ignore_merges=bool(model.get("ignore_merges")),
@@ -77,23 +82,16 @@ def vocabulary_from_folder(folder: Path) -> Vocabulary:
     )
 
 
-def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    if optional and not path.exists():
+def _read_json(folder: Path, name: str, max_bytes: int, max_items: int) -> dict[str, Any]:
+    content = read_whole(path_inside(folder, name), max_bytes)
+    return parse_json_object(content, str(folder / name), max_items)
+
+
+def _companion(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file beside tokenizer.json; empty where there is none."""
+    if not path_inside(folder, name).exists():
         return {}
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise CheckpointError(str(path), f"is over {MAX_FILE_BYTES} bytes")
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(str(path), f"is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(str(path), "is not a JSON object")
-    return content
+    return _read_json(folder, name, MAX_COMPANION_BYTES, MAX_COMPANION_ITEMS)
 
 
 def _model(content: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -102,13 +100,10 @@ def _model(content: Mapping[str, Any], source: str) -> dict[str, Any]:
         raise CheckpointError(source, "model is missing or not an object")
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE":
-        raise UnsupportedModel(f"{source}: tokenizer model {kind!r}; known is 'BPE'")
+        raise UnsupportedModel(f"{source}: tokenizer model {shown(kind)}; known is 'BPE'")
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(option):
-            raise UnsupportedModel(f"{source}: model.{option} is {model[option]!r}")
-    unknown = model.get("unk_token")
-    if unknown is not None and unknown not in (model.get("vocab") or ()):
-        raise CheckpointError(source, f"model.unk_token {unknown!r} is not in model.vocab")
+            raise UnsupportedModel(f"{source}: model.{option} is {shown(model[option])}")
     return model
 
 
@@ -120,12 +115,19 @@ def _vocab(model: Mapping[str, Any], source: str) -> dict[str, int]:
         raise CheckpointError(source, f"model.vocab has over {MAX_TOKENS} pieces")
     for piece, token_id in vocab.items():
         if type(token_id) is not int or not 0 <= token_id < MAX_TOKENS:
-            raise CheckpointError(source, f"model.vocab: id {token_id!r} of {piece[:80]!r}")
+            raise CheckpointError(source, f"model.vocab: id {shown(token_id)} of {shown(piece)}")
         if not piece:
             raise CheckpointError(source, f"model.vocab: piece {token_id} is empty")
     if len(set(vocab.values())) != len(vocab):
         raise CheckpointError(source, "model.vocab gives one id to two pieces")
     return vocab
+
+
+def _unknown_piece(model: Mapping[str, Any], vocab: Mapping[str, int], source: str) -> str | None:
+    unknown = model.get("unk_token")
+    if unknown is not None and (not isinstance(unknown, str) or unknown not in vocab):
+        raise CheckpointError(source, f"model.unk_token {shown(unknown)} is not in model.vocab")
+    return unknown
 
 
 def _merges(
@@ -169,7 +171,7 @@ def _added_token(entry: object, index: int, byte_level: bool, source: str) -> Ad
         raise CheckpointError(source, f"{where} has no content")
     token_id = entry.get("id")
     if type(token_id) is not int or not 0 <= token_id < MAX_TOKENS:
-        raise CheckpointError(source, f"{where}: id {token_id!r}")
+        raise CheckpointError(source, f"{where}: id {shown(token_id)}")
     text = entry["content"]
     if len(text) > MAX_PIECE_CHARS:
         raise CheckpointError(source, f"{where}: content is over {MAX_PIECE_CHARS} characters")
@@ -210,12 +212,15 @@ def _special(
     added: tuple[AddedToken, ...],
     source: str,
 ) -> SpecialIds:
-    declared = {**_read_json(folder / "special_tokens_map.json", optional=True), **config}
+    declared = {**_companion(folder, "special_tokens_map.json"), **config}
     texts = {role: text for role in _ROLES if (text := _content(declared.get(role)))}
     num_ids = max(ids.values(), default=-1) + 1
     ends = {ids[texts["eos_token"]]} if texts.get("eos_token") in ids else set()
     for name in ("config.json", "generation_config.json"):
-        ends |= _end_ids(_read_json(folder / name, optional=True), str(folder / name), num_ids)
+        declaring = _companion(folder, name)
+        inner = declaring.get("text_config")  # the text model of a model of several kinds
+        for table in (declaring, inner if isinstance(inner, dict) else {}):
+            ends |= _end_ids(table, str(folder / name), num_ids)
     bos_id = ids.get(texts.get("bos_token", ""))
     add_bos = config.get("add_bos_token")
     if add_bos is None:
@@ -231,7 +236,9 @@ def _end_ids(content: Mapping[str, Any], source: str, num_ids: int) -> set[int]:
     ids = [] if value is None else value if isinstance(value, list) else [value]
     for token_id in ids:
         if type(token_id) is not int or not 0 <= token_id < MAX_TOKENS:
-            raise CheckpointError(source, f"eos_token_id is {value!r}; ids go to {num_ids - 1}")
+            raise CheckpointError(
+                source, f"eos_token_id is {shown(value)}; ids go to {num_ids - 1}"
+            )
     return set(ids)
 
 
@@ -251,16 +258,15 @@ def _first_special(content: Mapping[str, Any]) -> str | None:
 def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
     """chat_template.jinja, else the `chat_template` of the configuration (of several: the one
     named `default`)."""
-    path = folder / "chat_template.jinja"
     template: object = config.get("chat_template")
     source = str(folder / "tokenizer_config.json")
+    path = path_inside(folder, "chat_template.jinja")
     if path.exists():
         source = str(path)
         try:
-            with path.open(encoding="utf-8") as file:
-                template = file.read(MAX_TEMPLATE_CHARS + 1)
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(source, f"cannot be read: {error}") from None
+            template = read_whole(path, 4 * MAX_TEMPLATE_CHARS).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(source, "is not valid UTF-8") from error
     if isinstance(template, list):
         named = [it for it in template if isinstance(it, dict) and it.get("name") == "default"]
         template = named[0].get("template") if named else None

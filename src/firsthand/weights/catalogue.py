@@ -2,11 +2,11 @@
 
 Owns: the order in which a name is looked for, and pull, list, show and rm over both caches.
 May not know: what is inside a weight file.
-Read next: `names.py` (what a name may be), `cache.py` (the folders), `wheels.py` and `hub.py`
-(what pull calls).
+Read next: `model_names.py` (what a name may be), `folder.py` (what a model's folder is),
+`places.py` (the caches), `wheels.py` and `hub.py` (what pull calls).
 
-MODEL is, in this order: a known name; a path that exists (a folder, a .gguf or a .safetensors
-file); an id of the hub, `org/name[@revision][:FILE.gguf]`, looked for in the shared cache.
+MODEL is, in this order: a known name; a path that exists (a folder or a .gguf file); an id of the
+hub, `org/name[@revision][:FILE.gguf]`, looked for in the shared cache.
 Write `./name` for a folder that has a known name.
 """
 
@@ -28,21 +28,8 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from firsthand.weights.cache import (
-    LEGACY_SUFFIXES,
-    Progress,
-    PullProgress,
-    cached_commit,
-    convert_first,
-    file_sha256,
-    is_model_file,
-    is_pulled,
-    known_path,
-    model_in,
-    repo_folder,
-    snapshot_folder,
-)
-from firsthand.weights.names import (
+from firsthand.weights.folder import LEGACY_SUFFIXES, convert_first, is_model_file, model_in
+from firsthand.weights.model_names import (
     KNOWN_MODELS,
     HubId,
     KnownModel,
@@ -52,6 +39,16 @@ from firsthand.weights.names import (
     near,
     parse_hub_id,
     shown,
+)
+from firsthand.weights.places import (
+    Progress,
+    PullProgress,
+    cached_commit,
+    file_sha256,
+    is_pulled,
+    known_path,
+    repo_folder,
+    snapshot_folder,
 )
 
 
@@ -80,7 +77,6 @@ class LocalModel:
     path: Path
     form: Literal["safetensors", "gguf"]
     size_bytes: int
-    modified_s: float  # seconds since the epoch
     revision: str
     complete: bool
 
@@ -232,8 +228,13 @@ def _resolve_path(model: str) -> ResolvedModel:
         raise ModelNotFound(f"{shown(model)} is neither a folder nor a regular file")
     if path.suffix.lower() in LEGACY_SUFFIXES:
         raise UnsupportedModel(convert_first(str(path.parent), [path.name]))
-    if path.suffix.lower() not in (".gguf", ".safetensors"):
-        raise UnsupportedModel(f"{shown(model)}: a model file ends in .gguf or .safetensors")
+    if path.suffix.lower() == ".safetensors":
+        message = (
+            f"{shown(model)} is weights alone; name its folder, which has the rest of the model"
+        )
+        raise InvalidRequest("model", message)
+    if path.suffix.lower() != ".gguf":
+        raise UnsupportedModel(f"{shown(model)}: a model file ends in .gguf")
     return ResolvedModel(model, path, Source.FILE, None)
 
 
@@ -300,14 +301,13 @@ def _row(
         path=path,
         form=form,
         size_bytes=sum(stat.st_size for stat in stats),
-        modified_s=max((stat.st_mtime for stat in stats), default=0.0),
         revision=revision,
         complete=complete,
     )
 
 
 def _form(path: Path) -> Literal["safetensors", "gguf"]:
-    return "gguf" if path.suffix.lower() == ".gguf" and path.is_file() else "safetensors"
+    return "safetensors" if path.is_dir() else "gguf"
 
 
 def _blob_sha256(path: Path) -> str | None:

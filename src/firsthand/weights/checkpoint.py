@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from firsthand.quant.formats import WeightSource
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -68,8 +70,9 @@ class Checkpoint(Protocol):
 class Slot:
     """A tensor that a model asks for, under its canonical (Hugging Face) name.
 
-    `rope_heads` is set on query and key projections (and their biases): GGUF files of the llama
-    family store those rows pairwise interleaved within each head, and the loader must undo it.
+    `rope_heads` is set on query and key projections (and their biases): what `GgufLayout` says
+    of their rows is undone with it. `is_head`: an error in it goes straight into the logits (the
+    output head, and an embedding, which may be tied to it); `int4` leaves it 8 bits.
     `tied_to`: when the checkpoint has no such tensor, or has it at the same bytes as the named
     one, it is that one.
     """
@@ -78,12 +81,25 @@ class Slot:
     shape: tuple[int, ...]
     optional: bool = False
     rope_heads: int | None = None
+    is_head: bool = False
     tied_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GgufLayout:
+    """How the GGUF files of one family differ from our slots.
+
+    `names`: GGUF's name of each tensor and ours, without `.weight` or `.bias`, `{}` for the number
+    of the layer. `interleaved`: rows of rotated projections lie as pairs (see `sources.py`).
+    """
+
+    names: Mapping[str, str]
+    interleaved: bool
 
 
 class WeightSink(Protocol):
     """Whoever takes the weights (an executor)."""
 
-    def load_weight(self, source: Any) -> None: ...
+    def load_weight(self, source: WeightSource) -> None: ...
     def load_vector(self, name: str, values: NDArray[np.float32]) -> None: ...
     def alias(self, name: str, target: str) -> None: ...

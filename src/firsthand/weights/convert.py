@@ -23,26 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firsthand.errors import CapacityExceeded, CheckpointError, InvalidRequest, ModelNotFound
-from firsthand.weights.files import path_inside, read_whole
-from firsthand.weights.safetensors import INDEX_NAME, KIND_BYTES, MAX_HEADER_BYTES, WEIGHTS_NAME
+from firsthand.files import path_inside, read_whole
+from firsthand.weights.folder import INDEX, WEIGHTS, is_companion
+from firsthand.weights.safetensors import KIND_BYTES, MAX_HEADER_BYTES
 from firsthand.weights.shards import read_index
 from firsthand.weights.torch_bin import TorchFile, open_torch
 
 MAX_SHARD_BYTES = 4_000_000_000
 MAX_COMPANION_BYTES = 256 * 1024 * 1024
-COMPANIONS = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 
 _TORCH_NAME = "pytorch_model.bin"
 _TORCH_INDEX_NAME = "pytorch_model.bin.index.json"
@@ -202,8 +190,8 @@ def _divide(tensors: list[TensorToWrite], max_shard_bytes: int) -> list[list[Ten
 
 def _write_shards(folder: Path, shards: list[list[TensorToWrite]]) -> tuple[str, ...]:
     if len(shards) == 1:
-        write_safetensors(folder / WEIGHTS_NAME, shards[0])
-        return (WEIGHTS_NAME,)
+        write_safetensors(folder / WEIGHTS, shards[0])
+        return (WEIGHTS,)
     weight_map: dict[str, str] = {}
     for number, tensors in enumerate(shards, 1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
@@ -211,17 +199,16 @@ def _write_shards(folder: Path, shards: list[list[TensorToWrite]]) -> tuple[str,
         weight_map |= {tensor.name: name for tensor in tensors}
     total = sum(tensor.num_bytes for tensors in shards for tensor in tensors)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    _write_new(folder / INDEX_NAME, [json.dumps(index, indent=1).encode()])
-    return (*sorted(set(weight_map.values())), INDEX_NAME)
+    _write_new(folder / INDEX, [json.dumps(index, indent=1).encode()])
+    return (*sorted(set(weight_map.values())), INDEX)
 
 
 def _copy_companions(source: Path, folder: Path) -> tuple[str, ...]:
     copied = []
-    for name in COMPANIONS:
-        if (source / name).exists():
-            content = read_whole(path_inside(source, name), MAX_COMPANION_BYTES)
-            _write_new(folder / name, [content])
-            copied.append(name)
+    for name in sorted(filter(is_companion, os.listdir(source))):
+        content = read_whole(path_inside(source, name), MAX_COMPANION_BYTES)
+        _write_new(folder / name, [content])
+        copied.append(name)
     return tuple(copied)
 
 

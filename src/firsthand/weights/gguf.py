@@ -1,6 +1,6 @@
 """Reads GGUF, versions 2 and 3, little-endian.
 
-Owns: the GGUF layout, the table of tensor kinds, and every rule a file must keep to be used.
+Owns: the GGUF layout, the numbers of the tensor kinds, and every rule a file must keep to be used.
 May not know: what a metadata key or a tensor name means, how a kind is decoded, executors.
 Read next: `gguf_metadata.py` (the key/value part), `tensor_names.py` (what the names mean).
 
@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from firsthand.errors import CheckpointError, ModelNotFound, UnsupportedModel
+from firsthand.quant import ggml
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
-from firsthand.weights.files import describe_start
 from firsthand.weights.gguf_metadata import Cursor, read_metadata
 from firsthand.weights.mapped import MappedCheckpoint, MappedFile
+from firsthand.weights.signatures import describe_start
 
 MAX_TENSORS = 65_536
 MAX_NAME_BYTES = 64
@@ -36,29 +36,21 @@ DEFAULT_ALIGNMENT = 32
 _LEAST_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How many bytes a block of so many elements takes. Blocks never cross a row."""
-
-    name: str
-    block_elements: int
-    block_bytes: int
-
-
+# What each is made of stands in `quant/ggml.py`.
 KINDS = {
-    0: Kind("F32", 1, 4),
-    1: Kind("F16", 1, 2),
-    2: Kind("Q4_0", 32, 18),
-    3: Kind("Q4_1", 32, 20),
-    6: Kind("Q5_0", 32, 22),
-    7: Kind("Q5_1", 32, 24),
-    8: Kind("Q8_0", 32, 34),
-    10: Kind("Q2_K", 256, 84),
-    11: Kind("Q3_K", 256, 110),
-    12: Kind("Q4_K", 256, 144),
-    13: Kind("Q5_K", 256, 176),
-    14: Kind("Q6_K", 256, 210),
-    30: Kind("BF16", 1, 2),
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    30: "BF16",
 }
 
 # Known to the format, not computed here: named, so that the message says what the file is.
@@ -149,7 +141,7 @@ def _alignment(file: str, metadata: dict[str, Any]) -> int:
 
 def _read_tensors(cursor: Cursor, num_tensors: int, alignment: int) -> dict[str, TensorInfo]:
     """The table of tensors, with offsets from the beginning of the file."""
-    entries: dict[str, tuple[tuple[int, ...], Kind, int]] = {}
+    entries: dict[str, tuple[tuple[int, ...], str, int]] = {}
     for index in range(num_tensors):
         name = cursor.text(f"name of tensor {index}", MAX_NAME_BYTES)
         if name in entries:
@@ -164,7 +156,7 @@ def _read_tensors(cursor: Cursor, num_tensors: int, alignment: int) -> dict[str,
     return tensors
 
 
-def _read_entry(cursor: Cursor, name: str) -> tuple[tuple[int, ...], Kind, int]:
+def _read_entry(cursor: Cursor, name: str) -> tuple[tuple[int, ...], str, int]:
     """Shape (outermost first), kind, and offset from the beginning of the data."""
     where = f"tensor {name!r}"
     rank = cursor.u32(where)
@@ -180,12 +172,10 @@ def _read_entry(cursor: Cursor, name: str) -> tuple[tuple[int, ...], Kind, int]:
         if known is None:
             raise CheckpointError(cursor.file, f"is of the unknown kind {kind_id}", name)
         raise UnsupportedModel(f"{cursor.file}: {where}: the kind {known} is not supported")
-    if sizes[0] % kind.block_elements:
-        raise CheckpointError(
-            cursor.file,
-            f"has rows of {sizes[0]}, not whole {kind.name} blocks of {kind.block_elements}",
-            name,
-        )
+    try:
+        ggml.bytes_per_row(kind, sizes[0])
+    except ValueError as error:
+        raise CheckpointError(cursor.file, str(error), name) from error
     return tuple(reversed(sizes)), kind, cursor.u64(where)
 
 
@@ -193,7 +183,7 @@ def _place(
     cursor: Cursor,
     name: str,
     shape: tuple[int, ...],
-    kind: Kind,
+    kind: str,
     start: int,
     offset: int,
     alignment: int,
@@ -201,14 +191,14 @@ def _place(
     """Python's integers are exact: no product of sizes can wrap."""
     if offset % alignment:
         raise CheckpointError(cursor.file, f"offset {offset} is not aligned to {alignment}", name)
-    num_bytes = math.prod(shape) // kind.block_elements * kind.block_bytes
-    if start + offset + num_bytes > cursor.size:
+    num_bytes = math.prod(shape[:-1]) * ggml.bytes_per_row(kind, shape[-1])
+    if start + offset + num_bytes > cursor.num_bytes:
         raise CheckpointError(
             cursor.file,
-            f"{num_bytes} bytes at {start + offset} run past the end of {cursor.size} bytes",
+            f"{num_bytes} bytes at {start + offset} run past the end of {cursor.num_bytes} bytes",
             name,
         )
-    return TensorInfo(name, shape, kind.name, num_bytes, cursor.file, start + offset)
+    return TensorInfo(name, shape, kind, num_bytes, cursor.file, start + offset)
 
 
 def _check_overlap(file: str, tensors: dict[str, TensorInfo]) -> None:

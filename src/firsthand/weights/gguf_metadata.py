@@ -56,14 +56,14 @@ class Cursor:
     def __init__(self, data: mmap.mmap | bytes, file: str) -> None:
         self.data = data
         self.file = file
-        self.size = len(data)
+        self.num_bytes = len(data)
         self.position = 0
         self.objects_left = MAX_OBJECTS
 
     def take(self, num_bytes: int, what: str) -> bytes:
         start = self.position
-        if num_bytes > self.size - start:
-            raise self.fault(f"{what}: {num_bytes} bytes, but {self.size - start} are left")
+        if num_bytes > self.num_bytes - start:
+            raise self.fault(f"{what}: {num_bytes} bytes, but {self.num_bytes - start} are left")
         self.position = start + num_bytes
         return self.data[start : self.position]
 
@@ -90,8 +90,8 @@ class Cursor:
         """Refuse a count that the rest of the file cannot hold, or that is above the limit."""
         if count > limit:
             raise self.fault(f"{count} {what}; the limit is {limit}")
-        if count * least_bytes > self.size - self.position:
-            raise self.fault(f"{count} {what}, but {self.size - self.position} bytes are left")
+        if count * least_bytes > self.num_bytes - self.position:
+            raise self.fault(f"{count} {what}, but {self.num_bytes - self.position} bytes are left")
 
     def fault(self, message: str) -> CheckpointError:
         return CheckpointError(self.file, f"at byte {self.position}: {message}")
@@ -155,7 +155,7 @@ def _read_strings(cursor: Cursor, count: int, where: str) -> list[str]:
     """`count` strings at about two million a second: the loop keeps its place in locals."""
     cursor.expect(count, 8, cursor.objects_left, f"strings in {where}")
     cursor.objects_left -= count
-    data, size, position = cursor.data, cursor.size, cursor.position
+    data, size, position = cursor.data, cursor.num_bytes, cursor.position
     strings: list[str] = []
     append, length_at = strings.append, _U64.unpack_from
     try:

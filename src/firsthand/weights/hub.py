@@ -23,24 +23,28 @@ from urllib.parse import quote
 
 from firsthand.config import Environment
 from firsthand.errors import DownloadFailed, InvalidRequest, ModelNotFound, UnsupportedModel
-from firsthand.weights.cache import (
+from firsthand.weights.folder import (
     INDEX,
     LEGACY_SUFFIXES,
     WEIGHTS,
+    convert_first,
+    is_companion,
+    is_model_file,
+    model_in,
+    safetensors_entry,
+)
+from firsthand.weights.model_names import HubId, is_commit, is_safe_file, is_sha256, shown
+from firsthand.weights.places import (
     Progress,
     PullProgress,
-    convert_first,
     file_sha256,
-    is_model_file,
-    is_text_file,
     locked,
-    model_in,
     publish,
     repo_folder,
-    shards_of,
+    snapshot_folder,
     write_atomically,
 )
-from firsthand.weights.names import HubId, is_commit, is_safe_file, is_sha256, shown
+from firsthand.weights.shards import parse_index
 from firsthand.weights.transfer import Client, RemoteFile, download, get_json, look_up
 
 _MAX_FILES = 100_000
@@ -62,9 +66,15 @@ class _Pull:
 def pull_hub(
     hub_id: HubId, env: Environment, progress: Progress, client: Client | None = None
 ) -> Path:
-    """Download what is missing of the model; the path of its folder or .gguf file."""
+    """Download what is missing of the model; the path of its folder or .gguf file.
+
+    With HF_HUB_OFFLINE the hub is not asked: what the cache has must be complete.
+    """
     if env.hf_offline:
-        raise DownloadFailed(f"{hub_id}: HF_HUB_OFFLINE is set, so the hub is not asked")
+        snapshot = snapshot_folder(hub_id, env)
+        if snapshot is None:
+            raise DownloadFailed(f"{hub_id}: HF_HUB_OFFLINE is set, so the hub is not asked")
+        return model_in(snapshot, hub_id.file)
     if client is None:
         client = Client(env.hf_endpoint, env.hf_token)
     progress(PullProgress("asking the hub", str(hub_id)))
@@ -92,12 +102,11 @@ def choose_files(names: list[str], hub_id: HubId) -> list[str]:
     if hub_id.file is not None:
         return [_asked_gguf(hub_id, hub_id.file, ggufs)]
     top = [name for name in names if "/" not in name]
-    texts = [name for name in top if is_text_file(name)]
-    # The same weights often lie there twice: an index says which files are the model, else the
-    # usual name does.
-    for usual in (INDEX, WEIGHTS):
-        if usual in top:
-            return [*texts, usual]
+    texts = [name for name in top if is_companion(name)]
+    # The same weights often lie there twice, in other forms and cuts.
+    entry = safetensors_entry(top)
+    if entry is not None:
+        return [*texts, entry]
     if len(ggufs) == 1 and ggufs[0] in top:
         return [_asked_gguf(hub_id, ggufs[0], ggufs)]
     if ggufs:
@@ -145,7 +154,7 @@ def _fetch_all(pull: _Pull, wanted: list[str], names: list[str]) -> dict[str, Pa
     if INDEX in wanted:
         remote = _look_up(pull, INDEX)
         blobs[INDEX] = _fetch(pull, INDEX, remote, 0, remote.num_bytes)
-        shards = shards_of(blobs[INDEX])
+        shards = parse_index(blobs[INDEX], INDEX, ".safetensors").shards
         missing = [name for name in shards if name not in names]
         if missing:
             raise DownloadFailed(f"{pull.hub_id}: the index names {missing[0]}, the hub has it not")

@@ -10,22 +10,18 @@ a model that runs and talks nonsense.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant import ggml
-from firsthand.weights.checkpoint import Checkpoint, Slot, TensorInfo, WeightSink
+from firsthand.weights.checkpoint import Checkpoint, GgufLayout, Slot, TensorInfo, WeightSink
 from firsthand.weights.sources import FileSource, Quantization, open_source, read_vector
 from firsthand.weights.tensor_names import canonical_names, is_ignorable, to_gguf
 
-# Architectures whose GGUF converter interleaves the rows of query and key projections.
-INTERLEAVED_ARCHITECTURES = frozenset({"llama"})
 MAX_PROBLEMS_SHOWN = 20
 MAX_PROBLEM_CHARS = 300  # the names in a message are the file's, however long
 COMPARE_BYTES = 1 << 20
@@ -60,7 +56,6 @@ class LoadReport:
     tensors: tuple[LoadedTensor, ...]
     aliases: tuple[TiedTensor, ...]
     ignored: tuple[str, ...]
-    load_ms: float
 
     @property
     def file_bytes(self) -> int:
@@ -78,6 +73,7 @@ class LoadReport:
 def load(
     checkpoint: Checkpoint,
     slots: Sequence[Slot],
+    gguf_layout: GgufLayout,
     sink: WeightSink,
     quantization: Quantization = "auto",
     progress: Progress | None = None,
@@ -85,11 +81,12 @@ def load(
     """Hand every slot's tensor to `sink`, one at a time, then the aliases.
 
     Matrices go as `WeightSource`, vectors as float32 arrays (N,); a tensor's pages are given back
-    after it. `quantization` is explained at `open_source`. Raises CheckpointError with all that is
-    missing, extra, misshapen or doubled; UnsupportedModel for number formats that we do not read.
+    after it. `gguf_layout` counts for GGUF files only; `quantization` is explained at
+    `open_source`. Raises CheckpointError with all that is missing, extra, misshapen or doubled;
+    UnsupportedModel for number formats that we do not read.
     """
-    started = time.perf_counter()
-    matched = _match(checkpoint, slots)
+    layout = gguf_layout if checkpoint.form == "gguf" else None
+    matched = _match(checkpoint, slots, layout)
     tied, own = {}, []
     for slot in slots:
         if slot.tied_to is not None and _is_same(checkpoint, matched, slot.name, slot.tied_to):
@@ -97,7 +94,7 @@ def load(
         elif slot.name in matched.infos:
             own.append(slot)
     total_bytes = sum(matched.infos[slot.name].num_bytes for slot in own)
-    interleaved = is_interleaved(checkpoint)
+    interleaved = layout is not None and layout.interleaved
     loaded: dict[str, LoadedTensor] = {}
     done_bytes = 0
     for slot in own:
@@ -114,14 +111,7 @@ def load(
         tensors=tuple(loaded.values()),
         aliases=tuple(TiedTensor(n, t, loaded[t].held_bytes) for n, t in tied.items()),
         ignored=matched.ignored,
-        load_ms=(time.perf_counter() - started) * 1e3,
     )
-
-
-def is_interleaved(checkpoint: Checkpoint) -> bool:
-    """Whether the rows of rotated projections lie as pairs in the file: see `sources.py`."""
-    architecture = checkpoint.metadata.get("general.architecture")
-    return checkpoint.form == "gguf" and architecture in INTERLEAVED_ARCHITECTURES
 
 
 def _hand_over(
@@ -138,7 +128,7 @@ def _hand_over(
         return LoadedTensor(slot.name, info.kind, "float32", info.num_bytes, values.nbytes)
     n, k = slot.shape
     file = FileSource(checkpoint, info, slot.name, (n, k), ggml.format_of(info.kind), rope_heads)
-    source = open_source(file, quantization)
+    source = open_source(file, quantization, is_head=slot.is_head)
     sink.load_weight(source)
     held_bytes = source.format.num_bytes(n, k)
     return LoadedTensor(slot.name, info.kind, str(source.format), info.num_bytes, held_bytes)
@@ -152,15 +142,15 @@ class _Match:
     ignored: tuple[str, ...]
 
 
-def _match(checkpoint: Checkpoint, slots: Sequence[Slot]) -> _Match:
+def _match(checkpoint: Checkpoint, slots: Sequence[Slot], layout: GgufLayout | None) -> _Match:
     """Raises as `load` does."""
     tensors = checkpoint.tensors
     candidates: dict[str, list[TensorInfo]] = defaultdict(list)
-    for file_name, name in canonical_names(tensors, checkpoint.form).items():
+    for file_name, name in canonical_names(tensors, layout).items():
         candidates[name].append(tensors[file_name])
     wanted = {slot.name for slot in slots}
     left = [info.name for name, infos in candidates.items() if name not in wanted for info in infos]
-    problems = [p for slot in slots for p in _problems(slot, candidates, checkpoint.form)]
+    problems = [p for slot in slots for p in _problems(slot, candidates, layout)]
     problems += [f"{name!r} is extra" for name in left if not is_ignorable(name)]
     if problems:
         raise CheckpointError(checkpoint.path, _listed("tensors do not fit the model", problems))
@@ -176,11 +166,11 @@ def _match(checkpoint: Checkpoint, slots: Sequence[Slot]) -> _Match:
 
 
 def _problems(
-    slot: Slot, candidates: dict[str, list[TensorInfo]], form: Literal["safetensors", "gguf"]
+    slot: Slot, candidates: dict[str, list[TensorInfo]], layout: GgufLayout | None
 ) -> Iterator[str]:
     infos = candidates.get(slot.name, [])
     if not infos and not slot.optional and slot.tied_to is None:
-        file_name = to_gguf(slot.name) if form == "gguf" else None
+        file_name = None if layout is None else to_gguf(slot.name, layout)
         yield f"{slot.name!r} is missing" + (f" ({file_name!r} in GGUF)" if file_name else "")
     if len(infos) > 1:
         yield f"{slot.name!r} is there {len(infos)} times: " + ", ".join(i.name for i in infos)

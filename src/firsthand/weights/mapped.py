@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.errors import CheckpointError
+from firsthand.files import open_regular
 from firsthand.weights.checkpoint import TensorInfo
-from firsthand.weights.files import describe_start, open_regular
+from firsthand.weights.signatures import describe_start
 
 
 class MappedFile:
@@ -33,16 +34,16 @@ class MappedFile:
     def __init__(self, path: Path, name: str | None = None) -> None:
         """`name` is for messages, where the path is that of a link's target."""
         self.name = name or str(path)
-        descriptor, self.size = open_regular(path)
+        descriptor, self.num_bytes = open_regular(path)
         try:
-            if self.size == 0:
+            if self.num_bytes == 0:
                 raise CheckpointError(self.name, describe_start(b""))
             self._map: mmap.mmap | None = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise CheckpointError(self.name, "cannot be mapped") from error
         finally:
             os.close(descriptor)
-        if len(self._map) < self.size:
+        if len(self._map) < self.num_bytes:
             raise CheckpointError(self.name, "became shorter while it was opened")
 
     @property

@@ -11,14 +11,15 @@ import os
 from pathlib import Path
 
 from firsthand.errors import CheckpointError, ModelNotFound
+from firsthand.files import read_start
 from firsthand.weights.checkpoint import Checkpoint
-from firsthand.weights.files import describe_start, read_start
 from firsthand.weights.gguf import open_gguf
 from firsthand.weights.safetensors import open_safetensors
+from firsthand.weights.signatures import describe_start
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a folder with safetensors, a safetensors file or a GGUF file.
+    """Open a folder with safetensors, or a GGUF file.
 
     Raises ModelNotFound for no such path, CheckpointError or UnsupportedModel as the readers do,
     and CheckpointError with the first bytes found for anything else. Legacy PyTorch files are
@@ -32,5 +33,5 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if head[:4] == b"GGUF":
         return open_gguf(path)
     if head[8:9] == b"{":
-        return open_safetensors(path)
+        raise CheckpointError(str(path), "is safetensors: weights alone; open its folder instead")
     raise CheckpointError(str(path), f"is neither GGUF nor safetensors: {describe_start(head)}")

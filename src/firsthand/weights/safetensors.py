@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.errors import CheckpointError, ModelNotFound
+from firsthand.files import parse_json_object, path_inside, read_whole
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
-from firsthand.weights.files import describe_start, parse_json_object, path_inside, read_whole
+from firsthand.weights.folder import CONFIG, INDEX, LEGACY_SUFFIXES, WEIGHTS, safetensors_entry
 from firsthand.weights.mapped import MappedCheckpoint, MappedFile
 from firsthand.weights.shards import read_index
+from firsthand.weights.signatures import describe_start
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 65_536
@@ -32,10 +34,6 @@ MAX_RANK = 8
 MAX_NAME_BYTES = 512
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_JSON_ITEMS = 16 * MAX_TENSORS  # a tensor of rank 8 has 14 commas and brackets
-
-WEIGHTS_NAME = "model.safetensors"
-INDEX_NAME = "model.safetensors.index.json"
-CONFIG_NAME = "config.json"
 
 KIND_BYTES = {
     "F64": 8,
@@ -89,15 +87,13 @@ def _open_folder(
         names = set(os.listdir(folder))
     except OSError as error:
         raise CheckpointError(str(folder), f"cannot be listed: {error.strerror}") from error
-    if INDEX_NAME not in names and WEIGHTS_NAME not in names:
+    entry = safetensors_entry(names)
+    if entry is None:
         raise CheckpointError(str(folder), _no_weights(names))
     config = _read_config(folder, names)
-    if INDEX_NAME not in names:
-        return (
-            config,
-            *_open_file(folder / WEIGHTS_NAME, path_inside(folder, WEIGHTS_NAME), files),
-        )
-    index = read_index(folder, INDEX_NAME, ".safetensors")
+    if entry == WEIGHTS:
+        return (config, *_open_file(folder / WEIGHTS, path_inside(folder, WEIGHTS), files))
+    index = read_index(folder, INDEX, ".safetensors")
     tensors: dict[str, TensorInfo] = {}
     metadata: dict[str, Any] = {}
     for shard in index.shards:
@@ -109,15 +105,15 @@ def _open_folder(
 
 
 def _read_config(folder: Path, names: set[str]) -> dict[str, Any]:
-    if CONFIG_NAME not in names:
-        raise CheckpointError(str(folder), f"{CONFIG_NAME} is missing")
-    content = read_whole(path_inside(folder, CONFIG_NAME), MAX_CONFIG_BYTES)
-    return parse_json_object(content, str(folder / CONFIG_NAME), MAX_JSON_ITEMS)
+    if CONFIG not in names:
+        raise CheckpointError(str(folder), f"{CONFIG} is missing")
+    content = read_whole(path_inside(folder, CONFIG), MAX_CONFIG_BYTES)
+    return parse_json_object(content, str(folder / CONFIG), MAX_JSON_ITEMS)
 
 
 def _no_weights(names: set[str]) -> str:
-    message = f"holds neither {WEIGHTS_NAME} nor {INDEX_NAME}"
-    if any(name.endswith((".bin", ".pt", ".pth")) for name in names):
+    message = f"holds neither {WEIGHTS} nor {INDEX}"
+    if any(name.endswith(LEGACY_SUFFIXES) for name in names):
         return f"{message}, but legacy PyTorch files: run `firsthand convert` on the folder first"
     gguf = sorted(name for name in names if name.endswith(".gguf"))
     return f"{message}; open the file {gguf[0]} in it instead" if gguf else message
@@ -152,7 +148,8 @@ def _header_length(file: MappedFile) -> int:
     head = file.data[:64]
     if len(head) < 9:
         raise CheckpointError(
-            file.name, f"has {file.size} bytes, too few for safetensors; {describe_start(head)}"
+            file.name,
+            f"has {file.num_bytes} bytes, too few for safetensors; {describe_start(head)}",
         )
     length = int.from_bytes(head[:8], "little")
     if head[8:9] != b"{":
@@ -161,9 +158,10 @@ def _header_length(file: MappedFile) -> int:
         raise CheckpointError(
             file.name, f"header length {length} is above the limit of {MAX_HEADER_BYTES} bytes"
         )
-    if length > file.size - 8:
+    if length > file.num_bytes - 8:
         raise CheckpointError(
-            file.name, f"header length {length} runs past the end; the file has {file.size} bytes"
+            file.name,
+            f"header length {length} runs past the end; the file has {file.num_bytes} bytes",
         )
     return length
 
@@ -187,7 +185,7 @@ def _read_tensor(file: MappedFile, name: str, entry: Any, start: int) -> TensorI
     if not _is_counts(offsets) or len(offsets) != 2:
         raise CheckpointError(file.name, "data_offsets is not a pair of whole numbers", name)
     begin, end = offsets
-    data_bytes = file.size - start
+    data_bytes = file.num_bytes - start
     if not begin <= end <= data_bytes:
         raise CheckpointError(
             file.name, f"data_offsets {begin}…{end} leave the data part of {data_bytes} bytes", name
@@ -213,8 +211,10 @@ def _check_layout(file: MappedFile, start: int, tensors: dict[str, TensorInfo]) 
             word = "overlaps another" if tensor.offset < reached else "leaves a hole before it"
             raise CheckpointError(file.name, f"{word} at data byte {reached - start}", tensor.name)
         reached += tensor.num_bytes
-    if reached != file.size:
-        raise CheckpointError(file.name, f"{file.size - reached} bytes lie after the last tensor")
+    if reached != file.num_bytes:
+        raise CheckpointError(
+            file.name, f"{file.num_bytes - reached} bytes lie after the last tensor"
+        )
 
 
 def _by_place(tensors: dict[str, TensorInfo]) -> Iterator[TensorInfo]:

@@ -2,7 +2,7 @@
 
 Owns: the index of a sharded checkpoint, and its agreement with what the shards hold.
 May not know: how a shard is laid out.
-Read next: `safetensors.py`, `convert.py` (the two users).
+Read next: `safetensors.py`, `convert.py`, `hub.py` (the users).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firsthand.errors import CheckpointError
-from firsthand.weights.files import parse_json_object, path_inside, read_whole
+from firsthand.files import parse_json_object, path_inside, read_whole
+from firsthand.weights.model_names import is_safe_file, shown
 
 MAX_INDEX_BYTES = 100_000_000
 MAX_INDEX_ITEMS = 1_000_000  # one comma per tensor
@@ -48,21 +49,27 @@ def read_index(folder: Path, name: str, suffix: str) -> ShardIndex:
 
     No other file of the folder is looked at: a stray one changes nothing.
     """
-    file = str(folder / name)
-    content = read_whole(path_inside(folder, name), MAX_INDEX_BYTES)
+    index = parse_index(path_inside(folder, name), str(folder / name), suffix)
+    missing = [shard for shard in index.shards if not path_inside(folder, shard).exists()]
+    if missing:
+        count = f"{len(missing)} of {len(index.shards)}"
+        raise CheckpointError(index.file, f"{count} shards are missing: {_listed(missing)}")
+    return index
+
+
+def parse_index(path: Path, file: str, suffix: str) -> ShardIndex:
+    """The index in the file `path`, which errors call `file`. Its shards need not be there; their
+    names are plain ones, safe as a part of a path."""
+    content = read_whole(path, MAX_INDEX_BYTES)
     weight_map = parse_json_object(content, file, MAX_INDEX_ITEMS).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(file, "weight_map is not a filled object")
     for tensor, shard in weight_map.items():
         if not isinstance(shard, str) or not shard.endswith(suffix):
             raise CheckpointError(file, f"is mapped to something other than a {suffix}", tensor)
-    shards = tuple(sorted(set(weight_map.values())))
-    missing = [shard for shard in shards if not path_inside(folder, shard).exists()]
-    if missing:
-        raise CheckpointError(
-            file, f"{len(missing)} of {len(shards)} shards are missing: {_listed(missing)}"
-        )
-    return ShardIndex(file, shards, weight_map)
+        if "/" in shard or not is_safe_file(shard):
+            raise CheckpointError(file, f"{shown(shard)} is not the plain name of a file", tensor)
+    return ShardIndex(file, tuple(sorted(set(weight_map.values()))), weight_map)
 
 
 def _listed(names: list[str]) -> str:

@@ -36,7 +36,6 @@ from firsthand.quant.formats import (
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
 
 Quantization = Literal["auto", "none", "int8", "int4"]
-HEADS = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
 INT4_GROUP = 32
 
 
@@ -106,7 +105,9 @@ class ConvertedSource:
         self.file.release()
 
 
-def open_source(file: FileSource, quantization: Quantization) -> FileSource | ConvertedSource:
+def open_source(
+    file: FileSource, quantization: Quantization, *, is_head: bool = False
+) -> FileSource | ConvertedSource:
     """The file's matrix in the format that `quantization` asks for.
 
         auto    blocks as they are; floats as int8 per channel
@@ -114,22 +115,21 @@ def open_source(file: FileSource, quantization: Quantization) -> FileSource | Co
         int8    8-bit blocks as they are; all else as int8 per channel
         int4    4-bit blocks as they are; all else in 4-bit groups of 32 with a minimum
 
-    What already fits is never rounded again: a second rounding only adds error. Under `int4` the
-    embedding and the head keep 8 bits (their own blocks, or int8 per channel), because an error
-    there goes straight into the logits. A 4-bit float matrix is read twice: the first pass
-    decides whether its scales fit float16.
+    What already fits is never rounded again: a second rounding only adds error. Under `int4` a
+    head keeps 8 bits (its own blocks, or int8 per channel): see `Slot`. A 4-bit float matrix is
+    read twice: the first pass decides whether its scales fit float16.
     """
     held = file.format
     if isinstance(held, GroupedFormat):
         bits = held.bits
         if quantization == "none":
             return ConvertedSource(file, FloatFormat("float32"))
-        fits = {"auto": True, "int8": bits == 8, "int4": bits == 4 or file.name in HEADS}
+        fits = {"auto": True, "int8": bits == 8, "int4": bits == 4 or is_head}
         if fits[quantization]:
             return file
     elif quantization == "none":
         return file
-    if quantization == "int4" and file.name not in HEADS:
+    if quantization == "int4" and not is_head:
         return ConvertedSource(file, _four_bits(file))
     return ConvertedSource(file, ChannelFormat())
 

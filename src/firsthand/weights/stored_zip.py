@@ -68,11 +68,11 @@ def read_entries(file: MappedFile) -> dict[str, Entry]:
 
 
 def _find_directory(file: MappedFile) -> _Directory:
-    place = file.data.rfind(b"PK\x05\x06", max(0, file.size - _END.size - 0xFFFF))
+    place = file.data.rfind(b"PK\x05\x06", max(0, file.num_bytes - _END.size - 0xFFFF))
     if place < 0:
         raise CheckpointError(file.name, "the archive has no end record: is it cut short?")
     _, disk, first_disk, _, number, num_bytes, offset, comment = _unpack(file, _END, place)
-    if place + _END.size + comment != file.size or disk != 0 or first_disk != 0:
+    if place + _END.size + comment != file.num_bytes or disk != 0 or first_disk != 0:
         raise CheckpointError(file.name, "the archive's end record does not end the file")
     before = place - _END64_LOCATOR.size
     if before >= 0 and file.data[before : before + 4] == b"PK\x06\x07":
@@ -123,7 +123,7 @@ def _read_entry(file: MappedFile, raw_name: bytes, fields: tuple[int, ...], extr
     if mark != _LOCAL_MARK or local_method != 0 or not same_name:
         raise CheckpointError(file.name, f"archive entry {name!r} is not where it should be")
     offset = name_at + name_bytes + extra_bytes
-    if offset + size > file.size:
+    if offset + size > file.num_bytes:
         raise CheckpointError(file.name, f"archive entry {name!r} runs past the end of the file")
     return Entry(name, header, offset, size)
 
@@ -155,6 +155,6 @@ def _sizes(stored: int, size: int, header: int, extra: bytes) -> tuple[int, int,
 
 
 def _unpack(file: MappedFile, layout: struct.Struct, place: int) -> tuple[int, ...]:
-    if place + layout.size > file.size:
+    if place + layout.size > file.num_bytes:
         raise CheckpointError(file.name, "the archive's directory is cut short")
     return layout.unpack_from(file.data, place)

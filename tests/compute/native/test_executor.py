@@ -20,6 +20,7 @@ from tests.compute.native.micro import (
     MicroModel,
     Source,
     batch,
+    instruction_sets,
     random_weight,
     run_whole,
     spec,
@@ -28,17 +29,6 @@ from tests.compute.native.micro import (
 pytestmark = pytest.mark.native
 
 ALL_RULES = tuple(rule.name for rule in RULES)
-
-
-def instruction_sets() -> list[str]:
-    """Those that this machine runs."""
-    found = []
-    for name in ("portable", "avx2", "avx512"):
-        try:
-            found.append(_native.isa(name))
-        except ValueError:
-            continue
-    return found
 
 
 def executor_for(model: MicroModel, **options: object) -> NativeExecutor:
@@ -191,20 +181,25 @@ def loaded(source: Source) -> _native.PackedWeight:
 def test_aliases_are_counted_once() -> None:
     tied = executor_for(MicroModel.random(spec(), FORMATS["q4_1"])).memory()
     apart = executor_for(MicroModel.random(spec(tied_head=False), FORMATS["q4_1"])).memory()
-    assert apart["weights"] - tied["weights"] >= 101 * 40 * 5 // 8
-    assert tied["scratch"] > 0
+    assert apart.weights_bytes - tied.weights_bytes >= 101 * 40 * 5 // 8
+    assert tied.scratch_bytes > 0
 
 
-def test_trace_gives_the_same_bits_and_one_entry_per_step() -> None:
+@pytest.mark.parametrize("disabled", [(), ALL_RULES, *((rule,) for rule in ALL_RULES)])
+def test_trace_gives_the_same_bits_and_one_entry_per_operator(disabled: tuple[str, ...]) -> None:
     model = MicroModel.random(spec(), FORMATS["q4_1"])
-    executor = executor_for(model)
+    executor = executor_for(model, disabled_rules=disabled)
     ids = tokens(model, 9)
     store = model.store()
     logits, times = executor.trace(batch(store, (0, 0, ids)), store)
     assert logits.tobytes() == run_whole(executor, model, ids).tobytes()
-    assert [entry.name for entry in times] == [step.op for step in executor.steps]
+    assert [entry.name for entry in times] == [op.name for op in executor.ops]
     assert times[-1].shape == (9, 101)
-    assert all(entry.ms >= 0 for entry in times)
+    assert sum(entry.ms for entry in times) > 0
+    read = {entry.name: entry.num_bytes for entry in times}
+    assert read["attend"] == 2 * 9 * 3 * 16 * 4
+    assert read["head"] == executor._weights[EMBEDDING].num_bytes
+    assert 0 < read["embed"] < read["head"]
 
 
 def bad_batches(model: MicroModel) -> Sequence[tuple[str, dict[str, NDArray[np.generic]]]]:
@@ -238,7 +233,7 @@ def test_a_wrong_index_is_refused_before_anything_is_read() -> None:
 def test_options_are_checked_by_name() -> None:
     with pytest.raises(InvalidRequest, match="threads"):
         NativeExecutor(threads=0)
-    with pytest.raises(InvalidRequest, match=r"disable_rule.*no-such-rule"):
+    with pytest.raises(InvalidRequest, match=r"disabled_rules.*no-such-rule"):
         NativeExecutor(disabled_rules=("no-such-rule",))
     with pytest.raises(InvalidRequest, match=r"FIRSTHAND_ISA.*z80"):
         NativeExecutor(isa="z80")

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 pytest.importorskip("torch")
 import torch
 
+from firsthand.compute.executor import Held
 from firsthand.compute.torch.executor import TorchExecutor
 from firsthand.errors import EngineError, InvalidRequest
-from firsthand.models.spec import ModelSpec, spec_from_config
+from firsthand.models.families import read_config
+from firsthand.models.spec import ModelSpec
 from tests.compute.torch.tiny import (
     VOCAB,
     ArraySource,
@@ -91,7 +93,7 @@ def oracle(
 
 def turn_in_float64(written: dict[str, Any], found: Any) -> Any:
     context = len(CONTEXT) if written["max_position_embeddings"] < len(CONTEXT) else None
-    rope = spec_from_config({**written, "architectures": ["LlamaForCausalLM"]}, None, context).rope
+    rope = read_config({**written, "architectures": ["LlamaForCausalLM"]}, context).rope
     frequencies = torch.tensor(rope.inverse_frequencies, dtype=torch.float64)
 
     def forward(x: Any, position_ids: Any) -> Any:
@@ -115,7 +117,7 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     written["rope_parameters"] = {"rope_theta": written.pop("rope_theta", 10000.0)}
     written["rope_parameters"] |= written.get("rope_scaling") or {"rope_type": "default"}
     reach = len(CONTEXT) if name == "dynamic" else None
-    spec = spec_from_config(written, None, reach)
+    spec = read_config(written, reach)
     weights = random_weights(spec)
     single, double = oracle(written, weights, CONTEXT)
     theirs = single - double
@@ -136,7 +138,7 @@ def rms(error: NDArray[Any]) -> float:
 
 @pytest.fixture(scope="module")
 def spec() -> ModelSpec:
-    return spec_from_config(config())
+    return read_config(config())
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +228,7 @@ def test_weights_are_held_once_and_sources_let_go(spec: ModelSpec) -> None:
     source = ArraySource("w", np.ones((7, 3), np.float32))
     executor.load_weight(source)
     executor.alias("same", "w")
-    assert executor.memory() == {"weights": 7 * 3 * 4, "scratch": 0, "tables": 0}
+    assert executor.memory() == Held(weights_bytes=7 * 3 * 4, scratch_bytes=0)
     assert source.released == 1
 
 

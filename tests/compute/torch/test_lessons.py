@@ -23,7 +23,8 @@ from firsthand.compute.batch import FlatBatch
 from firsthand.compute.torch import attention as ours
 from firsthand.compute.torch.executor import TorchExecutor
 from firsthand.compute.torch.ops import TorchOps
-from firsthand.models.spec import ModelSpec, spec_from_config
+from firsthand.models.families import read_config
+from firsthand.models.spec import ModelSpec
 from tests.compute.torch.tiny import ArrayStore, Piece, config, flat, prompt, ready
 
 pytestmark = pytest.mark.torch
@@ -223,7 +224,7 @@ Run = Callable[[FlatBatch, ArrayStore], NDArray[np.float32]]
 
 @pytest.fixture(scope="module")
 def spec() -> ModelSpec:
-    return spec_from_config(config())
+    return read_config(config())
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +280,7 @@ class TurnedFromZero(TorchOps):
         rows = np.arange(self._batch.num_tokens)
         starts = self._batch.row_starts
         begin = np.repeat(starts[:-1], np.diff(starts))
-        frequencies = torch.tensor(spec_from_config(config()).rope.inverse_frequencies)
+        frequencies = torch.tensor(read_config(config()).rope.inverse_frequencies)
         angles = torch.tensor(rows - begin)[:, None, None] * frequencies
         self._cos, self._sin = angles.cos(), angles.sin()
 

@@ -85,7 +85,7 @@ def test_a_real_model_has_the_logits_of_transformers(smollm2_path: Path) -> None
     executor = TorchExecutor()
     with closing(open_checkpoint(smollm2_path)) as checkpoint:
         spec = read_spec(checkpoint)
-        load(checkpoint, families.slots(spec), executor)
+        load(checkpoint, families.slots(spec), families.family(spec).gguf_layout, executor)
     executor.prepare(families.program(spec), LENGTH, LENGTH)
     store = ContiguousStore(
         spec.num_layers,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Executor
-from firsthand.models.families import program, slots
-from firsthand.models.spec import ModelSpec, spec_from_config
+from firsthand.models.families import program, read_config, slots
+from firsthand.models.spec import ModelSpec
 from firsthand.quant.formats import FloatFormat, FloatWeight, Format
 
 VOCAB = 61
@@ -58,6 +58,9 @@ class ArrayStore:
         self.num_blocks = NUM_BLOCKS
         self.num_bytes = 2 * spec.num_layers * self._keys[0].nbytes
         self.dtype: Any = np.dtype(dtype)
+
+    def resident_bytes(self, num_tokens: int) -> int:
+        return num_tokens * self.num_bytes // (NUM_BLOCKS * BLOCK)
 
     def block_start(self, block_id: int) -> int:
         return block_id * BLOCK
@@ -156,7 +159,7 @@ def load(
 
 def ready(executor: Any, spec: ModelSpec | None = None, seed: int = 0) -> Any:
     """The executor with random weights in it."""
-    spec = spec or spec_from_config(config())
+    spec = spec or read_config(config())
     load(executor, spec, random_weights(spec, seed))
     return executor
 

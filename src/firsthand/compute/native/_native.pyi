@@ -7,6 +7,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 def isa(forced: str = "") -> str: ...
+def rotation(
+    positions: NDArray[np.int32],
+    frequencies: Sequence[float],
+    factor: float,
+    cosine: Floats,
+    sine: Floats,
+    isa: str = "",
+) -> None: ...
 
 class PackedWeight:
     def __init__(
@@ -47,9 +55,9 @@ class Plan:
         max_tokens: int,
         max_logit_rows: int,
         vocab: int,
-        head_size: int,
-        cosine: Floats,
-        sine: Floats,
+        num_positions: int,
+        frequencies: Sequence[float],
+        attention_factor: float,
         threads: Threads,
         isa: str = "",
     ) -> None: ...
@@ -74,10 +82,10 @@ class Plan:
         gated: str = "",
         logits: bool = False,
     ) -> None: ...
-    def rope(self, x: int, heads: int, out: int) -> None: ...
+    def rope(self, x: int, num_heads: int, out: int) -> None: ...
     def store(self, layer: int, k: int, v: int, rotate: bool = False) -> None: ...
     def attend(
-        self, layer: int, q: int, out: int, heads: int, groups: int, rotate: bool = False
+        self, layer: int, q: int, out: int, num_heads: int, num_kv_heads: int, rotate: bool = False
     ) -> None: ...
     def activation(self, gate: int, up: int, out: int, kind: str) -> None: ...
     def add(self, x: int, y: int, out: int) -> None: ...

@@ -1,25 +1,27 @@
 """The default executor: packs weights, records and fuses the plan once, replays it for each batch.
 
-Owns: how a weight is packed, and how a step of the plan becomes a call of `_native`.
+Owns: how a weight is packed, and how an operator of the plan becomes a call of `_native`.
 May not know: models, scheduling, files.
 Read next: `csrc/module.cpp` (the border), `csrc/plan.cpp` (the replay).
 
-Memory per position and step is fixed at `prepare`; `run` allocates nothing in C++.
+The memory of a step is fixed at `prepare`; `run` allocates nothing in C++.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
-from firsthand.compute.executor import ModelProgram, OpTime
-from firsthand.compute.fusion import fuse
+from firsthand.compute.executor import Held, ModelProgram, OpTime
+from firsthand.compute.fusion import check_rules, fuse
 from firsthand.compute.native import _native
-from firsthand.compute.plan import Step, Value, lay_out, record
+from firsthand.compute.plan import Op, Value, lay_out, record
+from firsthand.config import MAX_THREADS
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.store import KVStore
 from firsthand.quant.formats import (
@@ -36,7 +38,6 @@ from firsthand.quant.formats import (
 )
 
 MAX_HEAD_SIZE = 512
-MAX_THREADS = 256
 
 
 def available_threads() -> int:
@@ -66,7 +67,7 @@ class NativeExecutor:
         count = available_threads() if threads is None else threads
         if not 1 <= count <= MAX_THREADS:
             raise InvalidRequest("threads", f"must be at least 1 and at most {MAX_THREADS}")
-        fuse([], disabled_rules)
+        check_rules(disabled_rules)
         try:
             self.isa = _native.isa(isa)
         except ValueError as error:
@@ -77,8 +78,9 @@ class NativeExecutor:
         self._vectors: dict[str, NDArray[np.float32]] = {}
         self._plan: _native.Plan | None = None
         self._bound: KVStore | None = None
-        self.recorded: list[Step] = []
-        self.steps: list[Step] = []
+        self._running = threading.Lock()
+        self.recorded: list[Op] = []
+        self.ops: list[Op] = []
 
     @property
     def threads(self) -> int:
@@ -102,29 +104,29 @@ class NativeExecutor:
             self._vectors[name] = self._vectors[target]
 
     def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None:
-        if program.head_size % 2 or program.head_size > MAX_HEAD_SIZE:
+        even = program.head_size == 2 * len(program.inverse_frequencies)
+        if not even or program.head_size > MAX_HEAD_SIZE:
             raise UnsupportedModel(
                 f"head size {program.head_size}: must be even and at most {MAX_HEAD_SIZE}"
             )
         self.recorded = record(program.forward, self._shape_of)
-        self.steps = fuse(self.recorded, self._disabled_rules)
-        cosine, sine = rope_table(program)
+        self.ops = fuse(self.recorded, self._disabled_rules)
         plan = _native.Plan(
             max_tokens,
             max_logit_rows,
             program.vocab_size,
-            program.head_size,
-            cosine,
-            sine,
+            program.context_length,
+            program.inverse_frequencies,
+            program.attention_factor,
             self._threads,
             self.isa,
         )
-        layout = lay_out(self.steps, max_tokens)
+        layout = lay_out(self.ops, max_tokens)
         buffers = {
             value: plan.add_buffer(offset, value.width) for value, offset in layout.offsets.items()
         }
-        for step in self.steps:
-            self._lower(plan, step, buffers)
+        for op in self.ops:
+            self._lower(plan, op, buffers)
         plan.finish()
         self._plan = plan
         self._bound = None
@@ -135,32 +137,28 @@ class NativeExecutor:
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         logits, times = self._replay(batch, store, trace=True)
         entries = [
-            OpTime(step.op, str(step), _shape(step, batch), ms, self._bytes_of(step))
-            for step, ms in zip(self.steps, times, strict=True)
+            OpTime(op.name, str(op), _shape(op, batch), ms, self._bytes_of(op, batch, store))
+            for op, ms in zip(self.ops, times, strict=True)
         ]
         return logits, entries
 
-    def memory(self) -> dict[str, int]:
-        distinct = {id(weight): weight for weight in self._weights.values()}
+    def memory(self) -> Held:
+        packed = {id(weight): weight.num_bytes for weight in self._weights.values()}
         vectors = {id(vector): vector.nbytes for vector in self._vectors.values()}
-        return {
-            "weights": sum(w.num_bytes for w in distinct.values()) + sum(vectors.values()),
-            "scratch": self._plan.scratch_bytes if self._plan is not None else 0,
-        }
+        return Held(
+            weights_bytes=sum(packed.values()) + sum(vectors.values()),
+            scratch_bytes=self._plan.scratch_bytes if self._plan is not None else 0,
+        )
 
     def _replay(
         self, batch: FlatBatch, store: KVStore, *, trace: bool
     ) -> tuple[NDArray[np.float32], list[float]]:
-        plan = self._plan
-        if plan is None:
-            raise EngineError("prepare() comes before run()")
-        if store is not self._bound:
-            layers = range(1 + max(step.layer for step in self.steps))
-            keys = [store.keys(layer) for layer in layers]
-            plan.bind_store(keys, [store.values(layer) for layer in layers], keys[0].shape[2])
-            self._bound = store
+        # The plan's scratch and the bound store are this executor's own: one run at a time. Two
+        # callers are a mistake of whoever shares it, and waiting would only hide it.
+        if not self._running.acquire(blocking=False):
+            raise EngineError("the executor is running on another thread")
         try:
-            return plan.run(
+            return self._bind(store).run(
                 batch.token_ids,
                 batch.positions,
                 batch.row_starts,
@@ -171,78 +169,86 @@ class NativeExecutor:
             )
         except ValueError as error:
             raise EngineError(str(error)) from error
+        finally:
+            self._running.release()
+
+    def _bind(self, store: KVStore) -> _native.Plan:
+        if self._plan is None:
+            raise EngineError("prepare() comes before run()")
+        if store is not self._bound:
+            layers = range(1 + max(op.layer for op in self.ops))
+            keys = [store.keys(layer) for layer in layers]
+            values = [store.values(layer) for layer in layers]
+            self._plan.bind_store(keys, values, keys[0].shape[2])
+            self._bound = store
+        return self._plan
 
     def _shape_of(self, name: str) -> tuple[int, int]:
         weight = self._weights[name]
         return weight.n, weight.k
 
-    def _bytes_of(self, step: Step) -> int:
-        return sum(self._weights[name].num_bytes for name in step.weights if step.op != "embed")
-
-    def _lower(self, plan: _native.Plan, step: Step, buffers: dict[Value, int]) -> None:
-        """Hand one step to C++."""
-        inputs = [buffers[value] for value in step.inputs]
-        outputs = [buffers[value] for value in step.outputs if not value.is_logits]
-        match step.op:
+    def _bytes_of(self, op: Op, batch: FlatBatch, store: KVStore) -> int:
+        weights = [self._weights[name] for name in op.weights]
+        match op.name:
+            case "attend":
+                return 2 * batch.num_context_tokens * int(store.keys(op.layer)[0].nbytes)
             case "embed":
-                plan.embed(self._weights[step.weights[0]], outputs[0])
+                return batch.num_tokens * weights[0].num_bytes // weights[0].n
+            case _:
+                return sum(weight.num_bytes for weight in weights)
+
+    def _lower(self, plan: _native.Plan, op: Op, buffers: dict[Value, int]) -> None:
+        """Hand one operator to C++."""
+        inputs = [buffers[value] for value in op.inputs]
+        outputs = [buffers[value] for value in op.outputs if not value.is_logits]
+        match op.name:
+            case "embed":
+                plan.embed(self._weights[op.weights[0]], outputs[0])
             case "norm":
-                gain, eps = step.norm or ("", 0.0)
+                gain, eps = op.norm or ("", 0.0)
                 plan.norm(inputs[0], self._vectors[gain], eps, outputs[0])
             case "linear" | "head":
-                self._lower_linear(plan, step, inputs[0], outputs, buffers)
+                self._lower_linear(plan, op, inputs[0], outputs, buffers)
             case "rope":
-                plan.rope(inputs[0], step.num_heads, outputs[0])
+                plan.rope(inputs[0], op.num_heads, outputs[0])
             case "store":
-                plan.store(step.layer, inputs[0], inputs[1], step.rotate)
+                plan.store(op.layer, inputs[0], inputs[1], op.rotate)
             case "attend":
                 plan.attend(
-                    step.layer,
+                    op.layer,
                     inputs[0],
                     outputs[0],
-                    step.num_heads,
-                    step.num_kv_heads,
-                    step.rotate,
+                    op.num_heads,
+                    op.num_kv_heads,
+                    op.rotate,
                 )
             case "activation":
-                plan.activation(inputs[0], inputs[1], outputs[0], step.kind)
+                plan.activation(inputs[0], inputs[1], outputs[0], op.kind)
             case "add":
                 plan.add(inputs[0], inputs[1], outputs[0])
             case _:
-                raise UnsupportedModel(f"the native executor has no operator {step.op!r}")
+                raise UnsupportedModel(f"the native executor has no operator {op.name!r}")
 
     def _lower_linear(
         self,
         plan: _native.Plan,
-        step: Step,
+        op: Op,
         x: int,
         outputs: Sequence[int],
         buffers: dict[Value, int],
     ) -> None:
-        gain, eps = step.norm if step.norm is not None else (None, 0.0)
+        gain, eps = op.norm if op.norm is not None else (None, 0.0)
         plan.linear(
             x,
-            [self._weights[name] for name in step.weights],
-            [None if name is None else self._vectors[name] for name in step.biases],
+            [self._weights[name] for name in op.weights],
+            [None if name is None else self._vectors[name] for name in op.biases],
             list(outputs),
-            -1 if step.residual is None else buffers[step.residual],
+            -1 if op.residual is None else buffers[op.residual],
             None if gain is None else self._vectors[gain],
             eps,
-            step.gated,
-            step.op == "head",
+            op.gated,
+            op.name == "head",
         )
-
-
-def rope_table(program: ModelProgram) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """cos and sin (context, D / 2), computed in float64, with the attention factor."""
-    angles = np.outer(
-        np.arange(program.context_length, dtype=np.float64),
-        np.array(program.inverse_frequencies, dtype=np.float64),
-    )
-    factor = program.attention_factor
-    cosine = np.ascontiguousarray(np.cos(angles) * factor, dtype=np.float32)
-    sine = np.ascontiguousarray(np.sin(angles) * factor, dtype=np.float32)
-    return cosine, sine
 
 
 def _packed(format: Format, n: int, k: int) -> _native.PackedWeight:
@@ -278,8 +284,8 @@ def _fill(packed: _native.PackedWeight, row0: int, block: Weight) -> None:
             )
 
 
-def _shape(step: Step, batch: FlatBatch) -> tuple[int, ...]:
-    if not step.outputs:
-        return (batch.num_tokens, sum(value.width for value in step.inputs))
-    rows = batch.logit_rows.shape[0] if step.outputs[0].is_logits else batch.num_tokens
-    return (rows, sum(value.width for value in step.outputs))
+def _shape(op: Op, batch: FlatBatch) -> tuple[int, ...]:
+    if not op.outputs:
+        return (batch.num_tokens, sum(value.width for value in op.inputs))
+    rows = batch.logit_rows.shape[0] if op.outputs[0].is_logits else batch.num_tokens
+    return (rows, sum(value.width for value in op.outputs))

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
-from firsthand.compute.executor import ModelProgram, OpTime
+from firsthand.compute.executor import Held, ModelProgram, OpTime
 from firsthand.compute.torch.attention import ATTENTIONS, AttentionName
 from firsthand.compute.torch.ops import TorchOps, rotation
 from firsthand.compute.torch.trace import TracedOps
@@ -88,9 +88,9 @@ class TorchExecutor:
             logits = _to_numpy(program.forward(traced))
             return logits, traced.times
 
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> Held:
         held = {id(tensor): tensor.nbytes for tensor in self._weights.values()}
-        return {"weights": sum(held.values()), "scratch": 0, "tables": 0}
+        return Held(weights_bytes=sum(held.values()), scratch_bytes=0)
 
     def _ops(self, program: ModelProgram, batch: FlatBatch, store: KVStore) -> TorchOps:
         turn = rotation(

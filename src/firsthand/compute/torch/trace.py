@@ -21,7 +21,7 @@ from firsthand.kvcache.store import KVStore
 class TracedOps:
     """`Ops` that hands every call on to a `TorchOps` and notes one `OpTime` for it in `times`.
 
-    `num_bytes` counts weights, and keys and values of the store; not activations.
+    What `num_bytes` counts is said there.
     """
 
     def __init__(
@@ -66,10 +66,8 @@ class TracedOps:
     def attend(
         self, layer: int, q: torch.Tensor, num_heads: int, num_kv_heads: int
     ) -> torch.Tensor:
-        one = self._store.keys(layer)
-        ends = self._batch.row_starts[1:][self._batch.row_starts[1:] > self._batch.row_starts[:-1]]
-        context = int((self._batch.positions[ends - 1].astype("int64") + 1).sum())
-        num_bytes = 2 * context * one.shape[1] * one.shape[2] * one.itemsize
+        keys = self._store.keys(layer)
+        num_bytes = 2 * self._batch.num_context_tokens * keys[0].nbytes
         return self._timed(
             "attend",
             f"layer {layer}",

@@ -6,10 +6,10 @@
 //   chunk   m_c = max s,  p = exp(s − m_c),  l_c = Σ p,  o_c = Σ p · v
 //   merge   m' = max(m, m_c),  l' = l · exp(m − m') + l_c · exp(m_c − m'),  o' likewise
 // A score is summed over d in order; o_c over the positions in order. Rows of a sequence are taken
-// in tiles, so that a chunk is read and turned once for all of them; no sum knows of its tile.
+// in tiles, so that a chunk is read and transposed once for all of them; no sum knows of its tile.
 // May not know: who owns a block, how many sequences there are.
 // Limit that it meets: one row, the reading of keys and values; many rows, the multiply rate.
-// Read next: kernels.cpp.
+// Read next: kernel_table.cpp.
 #pragma once
 
 #include <limits>
@@ -18,7 +18,6 @@
 
 namespace firsthand::FIRSTHAND_ISA {
 
-constexpr int kChunk = 64;
 constexpr int kChunkVectors = kChunk / kLanes;
 // Queries times vectors that stay in registers: 16 accumulators of a vector each.
 constexpr int kQueriesAtOnce = kMaxTileRows / 2;
@@ -107,7 +106,7 @@ inline void score(const Chunk& chunk, const TileState& t, int64_t first) {
   for (int v = 0; v < kChunkVectors; v += kVectorsAtOnce) {
     F32 acc[Q][kVectorsAtOnce];
     multiply<Q, kVectorsAtOnce>(t.queries + first * t.stride, t.stride, chunk.keys + v * kLanes,
-                              kChunk, t.d, acc);
+                                kChunk, t.d, acc);
     for (int q = 0; q < Q; ++q)
       for (int j = 0; j < kVectorsAtOnce; ++j)
         store(t.weights + (first + q) * kChunk + (v + j) * kLanes, acc[q][j]);
@@ -179,8 +178,8 @@ inline void attend_tile(const AttendCall& c, const AttendTile& tile, int g, floa
     const int64_t row = tile.first_row + i / heads;
     const float* x = c.q + (row * c.h + g * heads + i % heads) * d;
     float* q = queries + i * stride;
-    const int64_t at = static_cast<int64_t>(c.positions[row]) * (d / 2);
-    if (c.rotate) rotate_head(x, q, c.table.cosine + at, c.table.sine + at, d);
+    const int64_t at = row * (d / 2);
+    if (c.rotate) rotate_head(x, q, c.rotation.cosine + at, c.rotation.sine + at, d);
     else std::memcpy(q, x, sizeof(float) * static_cast<size_t>(d));
     for (int k = 0; k < d; ++k) q[k] *= c.scale;
     gathered[2 * i] = -std::numeric_limits<float>::infinity();

@@ -1,4 +1,4 @@
-// Which instruction set this machine runs, decided once when a plan is made.
+// Which of the instruction sets this machine runs, and which one is taken.
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -25,8 +25,10 @@ const Kernels& choose_kernels(const char* forced) {
       has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vnni");
-  const Choice choices[] = {{&avx512::kernels, has_avx512}, {&avx2::kernels, has_avx2},
-                            {&portable::kernels, true}};
+  const Choice choices[] = {
+      {&avx512::kernels, has_avx512}, {&avx2::kernels, has_avx2}, {&portable::kernels, true}};
+#elif defined(__aarch64__)
+  const Choice choices[] = {{&neon::kernels, true}, {&portable::kernels, true}};
 #else
   const Choice choices[] = {{&portable::kernels, true}};
 #endif

@@ -13,8 +13,10 @@ namespace firsthand {
 
 // The largest head size: kernels keep one head on the stack.
 constexpr int kMaxHead = 512;
+// Attention walks its context in chunks of so many positions.
+constexpr int kChunk = 64;
 
-// Rows prepared for linear steps. Format-independent, so that several weights share them:
+// Rows prepared for linear operators. Format-independent, so that several weights share them:
 //   q  (rows, stride) int16: x rounded to round(x / scale), |q| ≤ 32767, zero beyond K
 //   scale (rows) float32: max|x| / 32767
 //   sums (rows, stride / 16) int32: sums of q over 16 at a time, for minima and zero points
@@ -28,10 +30,10 @@ struct Prepared {
 };
 
 struct PrepareCall {
-  const float* x;           // (rows of the value, k)
+  const float* x;  // (rows of the value, k)
   int64_t k;
-  const int32_t* row_of;    // which row of x is row r; null: r itself
-  const float* gain;        // (k) when a norm comes first, else null
+  const int32_t* row_of;  // which row of x is row r; null: r itself
+  const float* gain;      // (k) when a norm comes first, else null
   float eps;
   bool want_integers;
   bool want_floats;
@@ -42,44 +44,52 @@ enum class Activation : int32_t { none, silu, gelu_tanh };
 
 struct LinearCall {
   const PackedWeight* weight;
-  const PackedWeight* up;   // gated: out = act(x·weightᵀ) · (x·upᵀ)
-  const float* bias;        // (n) or null
+  const PackedWeight* up;  // gated: out = act(x·weightᵀ) · (x·upᵀ)
+  const float* bias;       // (n) or null
   const float* up_bias;
-  const float* residual;    // (rows, n) or null; may be `out` itself
-  float* out;               // (rows, n)
+  const float* residual;  // (rows, n) or null; may be `out` itself
+  float* out;             // (rows, n)
   Activation activation;
   Prepared x;
   int64_t rows;
 };
 
-struct RopeTable {
-  const float* cosine;      // (positions, d / 2), attention factor included
+// cos and sin of each row's angles, attention factor included.
+struct Rotation {
+  const float* cosine;  // (rows, d / 2)
   const float* sine;
   int32_t d;
 };
 
-struct RopeCall {
-  const float* x;           // (rows, heads · d)
-  float* out;               // may be x
+struct RotationCall {
   const int32_t* positions;
+  const double* frequencies;  // (d / 2)
+  double factor;
+  float* cosine;  // (rows, d / 2)
+  float* sine;
+  int32_t d;
+};
+
+struct RopeCall {
+  const float* x;  // (rows, heads · d)
+  float* out;      // may be x
   int32_t heads;
-  RopeTable table;
+  Rotation rotation;
 };
 
 struct Cache {
-  void* keys;               // (slots, g, d) of float16 or float32
+  void* keys;  // (slots, g, d) of float16 or float32
   void* values;
   bool half;
   int32_t g, d;
 };
 
 struct StoreCall {
-  const float* k;           // (rows, g · d)
+  const float* k;  // (rows, g · d)
   const float* v;
-  const int32_t* positions;
-  const int64_t* slots;     // (rows)
-  bool rotate;              // rope fused into the store
-  RopeTable table;
+  const int64_t* slots;  // (rows)
+  bool rotate;           // rope fused into the store
+  Rotation rotation;
   Cache cache;
 };
 
@@ -92,23 +102,23 @@ struct AttendTile {
 // A tile has at most this many queries (rows · heads of a key/value head), or one row.
 constexpr int64_t kTileQueries = 96;
 constexpr int64_t attend_stride(int64_t d) { return (d + 15) / 16 * 16; }
-// Floats of scratch that a thread needs: queries, outputs, (m, l), weights, and a chunk of 64.
+// Floats of scratch that a thread needs: queries, outputs, (m, l), weights, and a chunk.
 constexpr int64_t attend_scratch(int64_t d, int64_t heads) {
   const int64_t queries = heads > kTileQueries ? heads : kTileQueries;
-  return queries * (2 * attend_stride(d) + 2 + 64) + 2 * 64 * attend_stride(d);
+  return queries * (2 * attend_stride(d) + 2 + kChunk) + 2 * kChunk * attend_stride(d);
 }
 
 struct AttendCall {
-  const float* q;           // (rows, h · d)
-  float* out;               // (rows, h · d)
+  const float* q;  // (rows, h · d)
+  float* out;      // (rows, h · d)
   const int32_t* positions;
   const AttendTile* tiles;
-  const int64_t* block_starts;    // (sequences, max_blocks)
+  const int64_t* block_starts;  // (sequences, max_blocks)
   int64_t max_blocks, block_size;
   int32_t h;
   float scale;
   bool rotate;
-  RopeTable table;
+  Rotation rotation;
   Cache cache;
 };
 
@@ -136,21 +146,31 @@ struct EmbedCall {
 // Every function computes items begin…end − 1 of its call; what an item is stands beside it.
 struct Kernels {
   const char* name;
-  void (*prepare)(const PrepareCall&, int64_t begin, int64_t end);      // rows
-  void (*linear)(const LinearCall&, int64_t begin, int64_t end);        // panels of 16 outputs
-  void (*embed)(const EmbedCall&, int64_t begin, int64_t end);          // rows
-  void (*norm)(const NormCall&, int64_t begin, int64_t end);            // rows
-  void (*rope)(const RopeCall&, int64_t begin, int64_t end);            // rows
-  void (*store)(const StoreCall&, int64_t begin, int64_t end);          // rows
+  void (*prepare)(const PrepareCall&, int64_t begin, int64_t end);    // rows
+  void (*linear)(const LinearCall&, int64_t begin, int64_t end);      // panels of 16 outputs
+  void (*embed)(const EmbedCall&, int64_t begin, int64_t end);        // rows
+  void (*norm)(const NormCall&, int64_t begin, int64_t end);          // rows
+  void (*rotation)(const RotationCall&, int64_t begin, int64_t end);  // rows
+  void (*rope)(const RopeCall&, int64_t begin, int64_t end);          // rows
+  void (*store)(const StoreCall&, int64_t begin, int64_t end);        // rows
   // tile · g + key/value head
   void (*attend)(const AttendCall&, int64_t begin, int64_t end, float* scratch);
   void (*activation)(const ActivationCall&, int64_t begin, int64_t end);  // elements / 16
   void (*add)(const float* x, const float* y, float* out, int64_t begin, int64_t end);  // as above
 };
 
-namespace portable { extern const Kernels kernels; }
-namespace avx2 { extern const Kernels kernels; }
-namespace avx512 { extern const Kernels kernels; }
+namespace portable {
+extern const Kernels kernels;
+}
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+namespace neon {
+extern const Kernels kernels;
+}
 
 // The fastest table that this machine runs; `forced` names one instead (throws if it cannot run).
 const Kernels& choose_kernels(const char* forced);

@@ -24,8 +24,7 @@ inline F32 load_weights(const uint8_t* panel, int64_t i) {
     return load(reinterpret_cast<const float*>(panel) + i * kPanel);
   else if constexpr (kind == Kind::float16)
     return load_half(reinterpret_cast<const uint16_t*>(panel) + i * kPanel);
-  else
-    return load_bfloat(reinterpret_cast<const uint16_t*>(panel) + i * kPanel);
+  else return load_bfloat(reinterpret_cast<const uint16_t*>(panel) + i * kPanel);
 }
 
 template <int R, Kind kind>
@@ -61,7 +60,7 @@ inline void integer_sums(const uint8_t* codes, const int16_t* q, int64_t stride,
   I32 sums[kChains][R];
   for (auto& chain : sums)
     for (int r = 0; r < R; ++r) chain[r] = zero_i32();
-  const auto step = [&](int64_t pair, I32 (&into)[R]) {
+  const auto step = [&](int64_t pair, I32(&into)[R]) {
     const uint8_t* p = codes + pair * kPairBytes;
     const I16 weights = nibbles ? load_nibbles(p) : load_int8(p);
     for (int r = 0; r < R; ++r)
@@ -99,7 +98,7 @@ template <int R, bool nibbles, bool half>
 inline void grouped_tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t p,
                          F32 (&total)[R]) {
   const uint8_t* block = w.panel(p);
-  const int64_t code_bytes = w.group * kPanel / (nibbles ? 2 : 1);
+  const int64_t code_bytes = w.code_bytes();
   const int64_t parts = w.group / 16;
   const bool wants_sums = w.has_minimum || w.zero != 0;
   const auto scales_at = [](const uint8_t* s) {
@@ -133,10 +132,14 @@ inline void grouped_tile(const PackedWeight& w, const Prepared& x, int64_t row, 
 template <int R>
 inline void tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t p, F32 (&out)[R]) {
   switch (w.kind) {
-    case Kind::float32: return float_tile<R, Kind::float32>(w, x, row, p, out);
-    case Kind::float16: return float_tile<R, Kind::float16>(w, x, row, p, out);
-    case Kind::bfloat16: return float_tile<R, Kind::bfloat16>(w, x, row, p, out);
-    case Kind::channel: return channel_tile<R>(w, x, row, p, out);
+    case Kind::float32:
+      return float_tile<R, Kind::float32>(w, x, row, p, out);
+    case Kind::float16:
+      return float_tile<R, Kind::float16>(w, x, row, p, out);
+    case Kind::bfloat16:
+      return float_tile<R, Kind::bfloat16>(w, x, row, p, out);
+    case Kind::channel:
+      return channel_tile<R>(w, x, row, p, out);
     case Kind::grouped8:
       return w.half_scales ? grouped_tile<R, false, true>(w, x, row, p, out)
                            : grouped_tile<R, false, false>(w, x, row, p, out);
@@ -147,7 +150,7 @@ inline void tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t 
 }
 
 template <int R>
-inline void finish_tile(const LinearCall& c, int64_t row, int64_t p) {
+inline void output_tile(const LinearCall& c, int64_t row, int64_t p) {
   const int64_t n = c.weight->n, first = p * kPanel;
   const int count = n - first < kPanel ? static_cast<int>(n - first) : static_cast<int>(kPanel);
   F32 out[R];
@@ -170,18 +173,18 @@ inline void finish_tile(const LinearCall& c, int64_t row, int64_t p) {
 }
 
 template <int R>
-inline void finish_rest(const LinearCall& c, int64_t row, int64_t rest, int64_t p) {
+inline void output_rest(const LinearCall& c, int64_t row, int64_t rest, int64_t p) {
   if constexpr (R > 0) {
-    if (rest == R) return finish_tile<R>(c, row, p);
-    finish_rest<R - 1>(c, row, rest, p);
+    if (rest == R) return output_tile<R>(c, row, p);
+    output_rest<R - 1>(c, row, rest, p);
   }
 }
 
 inline void linear(const LinearCall& c, int64_t begin, int64_t end) {
   for (int64_t p = begin; p < end; ++p) {
     int64_t row = 0;
-    for (; row + kMaxTileRows <= c.rows; row += kMaxTileRows) finish_tile<kMaxTileRows>(c, row, p);
-    finish_rest<kMaxTileRows - 1>(c, row, c.rows - row, p);
+    for (; row + kMaxTileRows <= c.rows; row += kMaxTileRows) output_tile<kMaxTileRows>(c, row, p);
+    output_rest<kMaxTileRows - 1>(c, row, c.rows - row, p);
   }
 }
 

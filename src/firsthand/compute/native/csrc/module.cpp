@@ -109,6 +109,20 @@ void decode_rows(const PackedWeight& w, const In<int32_t, 1>& rows,
   choose_kernels(isa.c_str()).embed(call, 0, static_cast<int64_t>(rows.shape(0)));
 }
 
+// cos and sin (positions, d / 2) as a plan computes them; for tests.
+void rotation(const In<int32_t, 1>& positions, const std::vector<double>& frequencies,
+              double factor, nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> cosine,
+              nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> sine,
+              const std::string& isa) {
+  for (const auto& out : {cosine, sine})
+    require(out.shape(0) == positions.shape(0) && out.shape(1) == frequencies.size(),
+            "cosine and sine must be (positions, frequencies)");
+  const RotationCall call{positions.data(), frequencies.data(),
+                          factor,           cosine.data(),
+                          sine.data(),      static_cast<int32_t>(2 * frequencies.size())};
+  choose_kernels(isa.c_str()).rotation(call, 0, static_cast<int64_t>(positions.shape(0)));
+}
+
 void bind_store(Plan& plan, const std::vector<AnyCache>& keys, const std::vector<AnyCache>& values,
                 int d) {
   require(!keys.empty() && keys.size() == values.size(), "store: keys and values for each layer");
@@ -138,10 +152,15 @@ std::pair<Logits, std::vector<double>> run(nb::handle_t<Plan> self, const In<int
   require(row_starts.shape(0) >= 2 && positions.shape(0) == token_ids.shape(0) &&
               block_starts.shape(0) + 1 == row_starts.shape(0),
           "batch: arrays differ in length");
-  const Batch batch{token_ids.data(), positions.data(), row_starts.data(), block_starts.data(),
-                    logit_rows.data(), static_cast<int64_t>(token_ids.shape(0)),
+  const Batch batch{token_ids.data(),
+                    positions.data(),
+                    row_starts.data(),
+                    block_starts.data(),
+                    logit_rows.data(),
+                    static_cast<int64_t>(token_ids.shape(0)),
                     static_cast<int64_t>(row_starts.shape(0)) - 1,
-                    static_cast<int64_t>(block_starts.shape(1)), block_size,
+                    static_cast<int64_t>(block_starts.shape(1)),
+                    block_size,
                     static_cast<int64_t>(logit_rows.shape(0))};
   std::vector<double> times;
   const float* logits;
@@ -157,17 +176,22 @@ std::pair<Logits, std::vector<double>> run(nb::handle_t<Plan> self, const In<int
 
 NB_MODULE(_native, m) {
   m.doc() = "Kernels, plan and sampler of the native executor.";
-  m.def("isa", [](const std::string& forced) { return choose_kernels(forced.c_str()).name; },
-        "forced"_a = "");
+  m.def(
+      "isa", [](const std::string& forced) { return choose_kernels(forced.c_str()).name; },
+      "forced"_a = "");
+
+  m.def("rotation", &rotation, "positions"_a, "frequencies"_a, "factor"_a, "cosine"_a, "sine"_a,
+        "isa"_a = "");
 
   nb::class_<PackedWeight>(m, "PackedWeight")
-      .def("__init__",
-           [](PackedWeight* self, const std::string& kind, int64_t n, int64_t k, int64_t group,
-              bool half_scales, bool has_minimum, int32_t zero) {
-             new (self) PackedWeight(kind_of(kind), n, k, group, half_scales, has_minimum, zero);
-           },
-           "kind"_a, "n"_a, "k"_a, "group"_a = 0, "half_scales"_a = false, "has_minimum"_a = false,
-           "zero"_a = 0)
+      .def(
+          "__init__",
+          [](PackedWeight* self, const std::string& kind, int64_t n, int64_t k, int64_t group,
+             bool half_scales, bool has_minimum, int32_t zero) {
+            new (self) PackedWeight(kind_of(kind), n, k, group, half_scales, has_minimum, zero);
+          },
+          "kind"_a, "n"_a, "k"_a, "group"_a = 0, "half_scales"_a = false, "has_minimum"_a = false,
+          "zero"_a = 0)
       .def_prop_ro("n", [](const PackedWeight& w) { return w.n; })
       .def_prop_ro("k", [](const PackedWeight& w) { return w.k; })
       .def_prop_ro("num_bytes", &PackedWeight::held_bytes)
@@ -181,61 +205,68 @@ NB_MODULE(_native, m) {
       .def_prop_ro("count", &Threads::count);
 
   nb::class_<Plan>(m, "Plan")
-      .def("__init__",
-           [](Plan* self, int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int head_size,
-              const In<float, 2>& cosine, const In<float, 2>& sine,
-              std::shared_ptr<Threads> threads, const std::string& isa) {
-             require(cosine.shape(0) == sine.shape(0) && cosine.shape(1) == sine.shape(1) &&
-                         2 * static_cast<int>(cosine.shape(1)) == head_size,
-                     "rope table: (positions, head_size / 2)");
-             new (self) Plan(max_tokens, max_logit_rows, vocab, head_size,
-                             static_cast<int64_t>(cosine.shape(0)), cosine.data(), sine.data(),
-                             std::move(threads), choose_kernels(isa.c_str()));
-           },
-           "max_tokens"_a, "max_logit_rows"_a, "vocab"_a, "head_size"_a, "cosine"_a, "sine"_a,
-           "threads"_a, "isa"_a = "")
+      .def(
+          "__init__",
+          [](Plan* self, int64_t max_tokens, int64_t max_logit_rows, int64_t vocab,
+             int64_t num_positions, std::vector<double> frequencies, double attention_factor,
+             std::shared_ptr<Threads> threads, const std::string& isa) {
+            new (self)
+                Plan(max_tokens, max_logit_rows, vocab, num_positions, std::move(frequencies),
+                     attention_factor, std::move(threads), choose_kernels(isa.c_str()));
+          },
+          "max_tokens"_a, "max_logit_rows"_a, "vocab"_a, "num_positions"_a, "frequencies"_a,
+          "attention_factor"_a, "threads"_a, "isa"_a = "")
       .def_prop_ro("isa", &Plan::isa)
       .def_prop_ro("threads", &Plan::threads)
       .def_prop_ro("scratch_bytes", &Plan::scratch_bytes)
       .def("add_buffer", &Plan::add_buffer, "offset"_a, "width"_a)
-      .def("embed", [](Plan& p, WeightRef table, int out) { p.add_step(EmbedStep{table, out}); },
-           "table"_a, "out"_a)
-      .def("norm",
-           [](Plan& p, int x, const In<float, 1>& gain, float eps, int out) {
-             p.add_step(NormStep{x, padded(gain), eps, out});
-           },
-           "x"_a, "gain"_a, "eps"_a, "out"_a)
-      .def("linear",
-           [](Plan& p, int x, std::vector<WeightRef> weights,
-              const std::vector<std::optional<In<float, 1>>>& biases, std::vector<int> outs,
-              int residual, const std::optional<In<float, 1>>& gain, float eps,
-              const std::string& gated, bool logits) {
-             std::vector<Vector> bias;
-             for (const auto& b : biases) bias.push_back(padded(b));
-             p.add_step(LinearStep{x, std::move(weights), std::move(bias), std::move(outs), residual,
-                                   padded(gain), eps, activation_of(gated), logits});
-           },
-           "x"_a, "weights"_a, "biases"_a, "outs"_a, "residual"_a = -1, "gain"_a.none() = nb::none(),
-           "eps"_a = 0.0f, "gated"_a = "", "logits"_a = false)
-      .def("rope", [](Plan& p, int x, int heads, int out) { p.add_step(RopeStep{x, heads, out}); },
-           "x"_a, "heads"_a, "out"_a)
-      .def("store",
-           [](Plan& p, int layer, int k, int v, bool rotate) {
-             p.add_step(StoreStep{layer, k, v, rotate});
-           },
-           "layer"_a, "k"_a, "v"_a, "rotate"_a = false)
-      .def("attend",
-           [](Plan& p, int layer, int q, int out, int heads, int groups, bool rotate) {
-             p.add_step(AttendStep{layer, q, out, heads, groups, rotate});
-           },
-           "layer"_a, "q"_a, "out"_a, "heads"_a, "groups"_a, "rotate"_a = false)
-      .def("activation",
-           [](Plan& p, int gate, int up, int out, const std::string& kind) {
-             p.add_step(ActivationStep{gate, up, out, activation_of(kind)});
-           },
-           "gate"_a, "up"_a, "out"_a, "kind"_a)
-      .def("add", [](Plan& p, int x, int y, int out) { p.add_step(AddStep{x, y, out}); }, "x"_a,
-           "y"_a, "out"_a)
+      .def(
+          "embed", [](Plan& p, WeightRef table, int out) { p.add_op(EmbedOp{table, out}); },
+          "table"_a, "out"_a)
+      .def(
+          "norm",
+          [](Plan& p, int x, const In<float, 1>& gain, float eps, int out) {
+            p.add_op(NormOp{x, padded(gain), eps, out});
+          },
+          "x"_a, "gain"_a, "eps"_a, "out"_a)
+      .def(
+          "linear",
+          [](Plan& p, int x, std::vector<WeightRef> weights,
+             const std::vector<std::optional<In<float, 1>>>& biases, std::vector<int> outs,
+             int residual, const std::optional<In<float, 1>>& gain, float eps,
+             const std::string& gated, bool logits) {
+            std::vector<Vector> bias;
+            for (const auto& b : biases) bias.push_back(padded(b));
+            p.add_op(LinearOp{x, std::move(weights), std::move(bias), std::move(outs), residual,
+                              padded(gain), eps, activation_of(gated), logits});
+          },
+          "x"_a, "weights"_a, "biases"_a, "outs"_a, "residual"_a = -1, "gain"_a.none() = nb::none(),
+          "eps"_a = 0.0f, "gated"_a = "", "logits"_a = false)
+      .def(
+          "rope",
+          [](Plan& p, int x, int num_heads, int out) { p.add_op(RopeOp{x, num_heads, out}); },
+          "x"_a, "num_heads"_a, "out"_a)
+      .def(
+          "store",
+          [](Plan& p, int layer, int k, int v, bool rotate) {
+            p.add_op(StoreOp{layer, k, v, rotate});
+          },
+          "layer"_a, "k"_a, "v"_a, "rotate"_a = false)
+      .def(
+          "attend",
+          [](Plan& p, int layer, int q, int out, int num_heads, int num_kv_heads, bool rotate) {
+            p.add_op(AttendOp{layer, q, out, num_heads, num_kv_heads, rotate});
+          },
+          "layer"_a, "q"_a, "out"_a, "num_heads"_a, "num_kv_heads"_a, "rotate"_a = false)
+      .def(
+          "activation",
+          [](Plan& p, int gate, int up, int out, const std::string& kind) {
+            p.add_op(ActivationOp{gate, up, out, activation_of(kind)});
+          },
+          "gate"_a, "up"_a, "out"_a, "kind"_a)
+      .def(
+          "add", [](Plan& p, int x, int y, int out) { p.add_op(AddOp{x, y, out}); }, "x"_a, "y"_a,
+          "out"_a)
       .def("finish", &Plan::finish)
       .def("bind_store", &bind_store, "keys"_a, "values"_a, "head_size"_a)
       .def("run", &run, "token_ids"_a, "positions"_a, "row_starts"_a, "block_starts"_a,

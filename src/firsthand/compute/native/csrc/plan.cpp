@@ -1,4 +1,4 @@
-// Replaying a plan: each step is one or two calls of a kernel, shared out to the threads.
+// Replaying a plan: each operator is one or two calls of a kernel, shared out to the threads.
 #include "plan.hpp"
 
 #include <algorithm>
@@ -16,15 +16,21 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-int64_t padded_columns(const PackedWeight& w) {
-  const int64_t unit = w.kind == Kind::grouped8 || w.kind == Kind::grouped4 ? w.group : 16;
-  return (w.k + unit - 1) / unit * unit;
+int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+bool fits(const Vector& padded, int64_t length) {
+  return static_cast<int64_t>(padded.size()) == round_up(length, 16);
 }
 
-int64_t stride_of(const LinearStep& step) {
+int64_t padded_columns(const PackedWeight& w) {
+  const int64_t unit = w.kind == Kind::grouped8 || w.kind == Kind::grouped4 ? w.group : 16;
+  return round_up(w.k, unit);
+}
+
+int64_t stride_of(const LinearOp& op) {
   int64_t stride = 0;
-  for (const WeightRef& w : step.weights) stride = std::max(stride, padded_columns(*w));
-  return (stride + 15) / 16 * 16;
+  for (const WeightRef& w : op.weights) stride = std::max(stride, padded_columns(*w));
+  return round_up(stride, 16);
 }
 
 int64_t grain_of(int64_t items, int threads) {
@@ -33,16 +39,21 @@ int64_t grain_of(int64_t items, int threads) {
 
 }  // namespace
 
-Plan::Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int d, int64_t positions,
-           const float* cosine, const float* sine, std::shared_ptr<Threads> threads,
-           const Kernels& kernels)
-    : max_tokens_(max_tokens), max_logit_rows_(max_logit_rows), vocab_(vocab),
-      positions_(positions), d_(d), threads_(std::move(threads)), kernels_(kernels) {
-  require(max_tokens > 0 && max_logit_rows > 0 && vocab > 0 && positions > 0, "sizes must be above 0");
-  require(d > 0 && d % 2 == 0 && d <= kMaxHead, "head size must be even and at most 512");
-  const size_t count = static_cast<size_t>(positions * (d / 2));
-  cosine_.assign(cosine, cosine + count);
-  sine_.assign(sine, sine + count);
+Plan::Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int64_t num_positions,
+           std::vector<double> frequencies, double attention_factor,
+           std::shared_ptr<Threads> threads, const Kernels& kernels)
+    : max_tokens_(max_tokens),
+      max_logit_rows_(max_logit_rows),
+      vocab_(vocab),
+      num_positions_(num_positions),
+      d_(static_cast<int>(2 * frequencies.size())),
+      frequencies_(std::move(frequencies)),
+      attention_factor_(attention_factor),
+      threads_(std::move(threads)),
+      kernels_(kernels) {
+  require(max_tokens > 0 && max_logit_rows > 0 && vocab > 0 && num_positions > 0,
+          "sizes must be above 0");
+  require(d_ > 0 && d_ <= kMaxHead, "head size must be above 0 and at most 512");
 }
 
 int Plan::add_buffer(int64_t offset, int64_t width) {
@@ -53,28 +64,70 @@ int Plan::add_buffer(int64_t offset, int64_t width) {
   return static_cast<int>(buffers_.size()) - 1;
 }
 
-void Plan::add_step(Step step) {
+void Plan::check_widths(int64_t expected, std::initializer_list<int> buffers) const {
+  for (int buffer : buffers) require(width(buffer) == expected, "a value has the wrong width");
+}
+
+void Plan::check(const LinearOp& op) const {
+  require(!op.weights.empty() && op.weights.size() == op.biases.size(),
+          "linear: one bias entry per weight");
+  require(op.gain.empty() || fits(op.gain, width(op.x)), "linear: gain of the wrong length");
+  for (size_t i = 0; i < op.weights.size(); ++i) {
+    require(op.weights[i]->k == width(op.x), "linear: the weight's columns differ from the width");
+    require(op.biases[i].empty() || fits(op.biases[i], op.weights[i]->n),
+            "linear: bias of the wrong length");
+  }
+  const bool gated = op.gated != Activation::none;
+  require(!gated || (op.weights.size() == 2 && op.weights[0]->n == op.weights[1]->n),
+          "linear: gated takes two weights of one shape");
+  if (op.logits) {
+    require(op.outs.empty() && op.weights.size() == 1 && op.weights[0]->n == vocab_,
+            "head: one weight with a row per token id");
+    return;
+  }
+  require(op.outs.size() == (gated ? 1 : op.weights.size()), "linear: wrong number of results");
+  for (size_t i = 0; i < op.outs.size(); ++i) check_widths(op.weights[i]->n, {op.outs[i]});
+  if (op.residual >= 0) check_widths(width(op.outs[0]), {op.residual});
+}
+
+void Plan::check(const StoreOp& op) const {
+  require(op.layer >= 0, "store: no such layer");
+  check_widths(width(op.k), {op.v});
+  require(width(op.k) % d_ == 0, "store: the width is no multiple of the head size");
+}
+
+void Plan::check(const AttendOp& op) const {
+  require(op.layer >= 0, "attend: no such layer");
+  require(op.num_heads > 0 && op.num_kv_heads > 0 && op.num_heads % op.num_kv_heads == 0,
+          "attend: heads must be a multiple of key/value heads");
+  check_widths(int64_t{op.num_heads} * d_, {op.q, op.out});
+}
+
+void Plan::add_op(Op op) {
   require(!finished_, "the plan is finished");
-  if (const auto* linear = std::get_if<LinearStep>(&step)) {
-    require(!linear->weights.empty() && linear->weights.size() == linear->biases.size(),
-            "linear: one bias entry per weight");
-    for (const WeightRef& w : linear->weights)
-      require(w->k == width(linear->x), "linear: the weight's columns differ from the row's width");
-    const size_t wanted = linear->logits                            ? 0
-                          : linear->gated != Activation::none ? 1
-                                                                    : linear->weights.size();
-    require(linear->outs.size() == wanted, "linear: wrong number of results");
-    for (size_t i = 0; i < wanted; ++i)
-      require(linear->weights[i]->n == width(linear->outs[i]), "linear: result of wrong width");
-    require(!linear->logits || linear->weights[0]->n == vocab_, "head: rows differ from vocabulary");
+  if (const auto* embed = std::get_if<EmbedOp>(&op)) {
+    require(embed->table->n == vocab_, "embed: the table has no row per token id");
+    check_widths(embed->table->k, {embed->out});
+  } else if (const auto* norm = std::get_if<NormOp>(&op)) {
+    require(fits(norm->gain, width(norm->x)), "norm: gain of the wrong length");
+    check_widths(width(norm->x), {norm->out});
+  } else if (const auto* linear = std::get_if<LinearOp>(&op)) {
+    check(*linear);
     max_stride_ = std::max(max_stride_, stride_of(*linear));
+  } else if (const auto* rope = std::get_if<RopeOp>(&op)) {
+    check_widths(int64_t{rope->num_heads} * d_, {rope->x, rope->out});
+  } else if (const auto* store = std::get_if<StoreOp>(&op)) {
+    check(*store);
+  } else if (const auto* attend = std::get_if<AttendOp>(&op)) {
+    check(*attend);
+    attend_floats_ =
+        std::max(attend_floats_, attend_scratch(d_, attend->num_heads / attend->num_kv_heads));
+  } else if (const auto* activation = std::get_if<ActivationOp>(&op)) {
+    check_widths(width(activation->out), {activation->gate, activation->up});
+  } else if (const auto* sum = std::get_if<AddOp>(&op)) {
+    check_widths(width(sum->out), {sum->x, sum->y});
   }
-  if (const auto* attend = std::get_if<AttendStep>(&step)) {
-    require(attend->heads > 0 && attend->groups > 0 && attend->heads % attend->groups == 0,
-            "attend: heads must be a multiple of key/value heads");
-    attend_floats_ = std::max(attend_floats_, attend_scratch(d_, attend->heads / attend->groups));
-  }
-  steps_.push_back(std::move(step));
+  ops_.push_back(std::move(op));
 }
 
 void Plan::finish() {
@@ -90,15 +143,18 @@ void Plan::finish() {
   prepared_sums_.assign(size(rows * max_stride_ / 16 + kSlack), 0);
   tiles_.assign(size(max_tokens_), AttendTile{});
   attend_scratch_.assign(size(attend_floats_ * threads_->count()), 0.0f);
+  cosine_.assign(size(max_tokens_ * (d_ / 2)), 0.0f);
+  sine_.assign(size(max_tokens_ * (d_ / 2)), 0.0f);
   slots_.assign(size(max_tokens_), 0);
 }
 
 void Plan::bind_store(std::vector<void*> keys, std::vector<void*> values, bool half, int g,
                       int64_t slots) {
   require(keys.size() == values.size() && g > 0 && slots > 0, "store: bad shape");
-  for (const Step& step : steps_)
-    if (const auto* attend = std::get_if<AttendStep>(&step))
-      require(attend->groups == g, "store: another number of key/value heads than the model has");
+  for (const Op& op : ops_)
+    if (const auto* attend = std::get_if<AttendOp>(&op))
+      require(attend->num_kv_heads == g,
+              "store: another number of key/value heads than the model has");
   keys_ = std::move(keys);
   values_ = std::move(values);
   half_ = half;
@@ -112,29 +168,30 @@ Cache Plan::cache(int layer) const {
 }
 
 int64_t Plan::scratch_bytes() const {
-  return static_cast<int64_t>(4 * (scratch_.size() + logits_.size() + prepared_scale_.size() +
-                                   prepared_f_.size() + prepared_sums_.size() +
-                                   attend_scratch_.size() + cosine_.size() + sine_.size()) +
-                              2 * prepared_q_.size() + 8 * slots_.size() +
-                              sizeof(AttendTile) * tiles_.size());
+  return static_cast<int64_t>(
+      4 * (scratch_.size() + logits_.size() + prepared_scale_.size() + prepared_f_.size() +
+           prepared_sums_.size() + attend_scratch_.size() + cosine_.size() + sine_.size()) +
+      2 * prepared_q_.size() + 8 * slots_.size() + sizeof(AttendTile) * tiles_.size());
 }
 
 void Plan::check(const Batch& b) const {
   require(finished_, "the plan is not finished");
   require(!keys_.empty(), "no store is bound");
   require(b.num_tokens > 0 && b.num_tokens <= max_tokens_, "batch: too many tokens, or none");
-  require(b.num_logit_rows >= 0 && b.num_logit_rows <= max_logit_rows_, "batch: too many logit rows");
-  require(b.num_sequences > 0 && b.row_starts[0] == 0 &&
-              b.row_starts[b.num_sequences] == b.num_tokens,
-          "batch: row_starts must run from 0 to the number of tokens");
+  require(b.num_logit_rows >= 0 && b.num_logit_rows <= max_logit_rows_,
+          "batch: too many logit rows");
+  require(
+      b.num_sequences > 0 && b.row_starts[0] == 0 && b.row_starts[b.num_sequences] == b.num_tokens,
+      "batch: row_starts must run from 0 to the number of tokens");
   for (int64_t s = 0; s < b.num_sequences; ++s)
     require(b.row_starts[s] < b.row_starts[s + 1], "batch: row_starts must rise");
   for (int64_t r = 0; r < b.num_tokens; ++r) {
     require(b.token_ids[r] >= 0 && b.token_ids[r] < vocab_, "batch: token id out of range");
-    require(b.positions[r] >= 0 && b.positions[r] < positions_, "batch: position out of range");
+    require(b.positions[r] >= 0 && b.positions[r] < num_positions_, "batch: position out of range");
   }
   for (int64_t i = 0; i < b.num_logit_rows; ++i)
-    require(b.logit_rows[i] >= 0 && b.logit_rows[i] < b.num_tokens, "batch: logit row out of range");
+    require(b.logit_rows[i] >= 0 && b.logit_rows[i] < b.num_tokens,
+            "batch: logit row out of range");
   require(b.block_size > 0, "batch: block size must be above 0");
   for (int64_t s = 0; s < b.num_sequences; ++s) {
     const int64_t last = b.positions[b.row_starts[s + 1] - 1];
@@ -150,7 +207,7 @@ void Plan::check(const Batch& b) const {
   }
 }
 
-// The store slot of each row.
+// The store slot of each row, and the rotation of its position.
 void Plan::locate(const Batch& b) {
   for (int64_t s = 0; s < b.num_sequences; ++s)
     for (int64_t r = b.row_starts[s]; r < b.row_starts[s + 1]; ++r) {
@@ -158,6 +215,10 @@ void Plan::locate(const Batch& b) {
       slots_[static_cast<size_t>(r)] =
           b.block_starts[s * b.max_blocks + position / b.block_size] + position % b.block_size;
     }
+  const RotationCall call{b.positions,    frequencies_.data(), attention_factor_,
+                          cosine_.data(), sine_.data(),        d_};
+  threads_->run(b.num_tokens, 16,
+                [&](int64_t i, int64_t k, int) { kernels_.rotation(call, i, k); });
 }
 
 // Rows of each sequence in tiles, from the last one, which has the longest context, to the first.
@@ -173,71 +234,79 @@ void Plan::tile(const Batch& b, int64_t heads) {
     }
 }
 
-void Plan::run_step(const EmbedStep& s, const Batch& b) {
+void Plan::run_op(const EmbedOp& s, const Batch& b) {
   const EmbedCall call{s.table.get(), b.token_ids, at(s.out)};
   threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.embed(call, i, j); });
 }
 
-void Plan::run_step(const NormStep& s, const Batch& b) {
+void Plan::run_op(const NormOp& s, const Batch& b) {
   const NormCall call{at(s.x), s.gain.data(), at(s.out), width(s.x), s.eps};
   threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.norm(call, i, j); });
 }
 
-void Plan::run_step(const LinearStep& s, const Batch& b) {
+void Plan::run_op(const LinearOp& s, const Batch& b) {
   const int64_t rows = s.logits ? b.num_logit_rows : b.num_tokens;
   if (rows == 0) return;
   const Prepared prepared{prepared_q_.data(), prepared_scale_.data(), prepared_sums_.data(),
                           prepared_f_.data(), stride_of(s)};
   const auto is_float = [](const WeightRef& w) { return w->is_float(); };
-  const PrepareCall prepare{
-      at(s.x), width(s.x), s.logits ? b.logit_rows : nullptr,
-      s.gain.empty() ? nullptr : s.gain.data(), s.eps,
-      !std::all_of(s.weights.begin(), s.weights.end(), is_float),
-      std::any_of(s.weights.begin(), s.weights.end(), is_float), prepared};
+  const PrepareCall prepare{at(s.x),
+                            width(s.x),
+                            s.logits ? b.logit_rows : nullptr,
+                            s.gain.empty() ? nullptr : s.gain.data(),
+                            s.eps,
+                            !std::all_of(s.weights.begin(), s.weights.end(), is_float),
+                            std::any_of(s.weights.begin(), s.weights.end(), is_float),
+                            prepared};
   threads_->run(rows, 4, [&](int64_t i, int64_t j, int) { kernels_.prepare(prepare, i, j); });
 
   const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
   const bool gated = s.gated != Activation::none;
   for (size_t i = 0; i < (gated ? 1 : s.weights.size()); ++i) {
-    const LinearCall call{s.weights[i].get(), gated ? s.weights[1].get() : nullptr, bias(i),
-                          gated ? bias(1) : nullptr, s.residual < 0 ? nullptr : at(s.residual),
-                          s.logits ? logits_.data() : at(s.outs[i]), s.gated, prepared, rows};
+    const LinearCall call{s.weights[i].get(),
+                          gated ? s.weights[1].get() : nullptr,
+                          bias(i),
+                          gated ? bias(1) : nullptr,
+                          s.residual < 0 ? nullptr : at(s.residual),
+                          s.logits ? logits_.data() : at(s.outs[i]),
+                          s.gated,
+                          prepared,
+                          rows};
     const int64_t panels = s.weights[i]->num_panels();
     threads_->run(panels, grain_of(panels, threads_->count()),
                   [&](int64_t p, int64_t q, int) { kernels_.linear(call, p, q); });
   }
 }
 
-void Plan::run_step(const RopeStep& s, const Batch& b) {
-  const RopeCall call{at(s.x), at(s.out), b.positions, s.heads, table()};
+void Plan::run_op(const RopeOp& s, const Batch& b) {
+  const RopeCall call{at(s.x), at(s.out), s.num_heads, rotation()};
   threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.rope(call, i, j); });
 }
 
-void Plan::run_step(const StoreStep& s, const Batch& b) {
-  const StoreCall call{at(s.k), at(s.v), b.positions, slots_.data(), s.rotate, table(),
-                       cache(s.layer)};
+void Plan::run_op(const StoreOp& s, const Batch& b) {
+  const StoreCall call{at(s.k), at(s.v), slots_.data(), s.rotate, rotation(), cache(s.layer)};
   threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.store(call, i, j); });
 }
 
-void Plan::run_step(const AttendStep& s, const Batch& b) {
-  tile(b, s.heads / s.groups);
-  const AttendCall call{at(s.q), at(s.out), b.positions, tiles_.data(), b.block_starts,
-                        b.max_blocks, b.block_size, s.heads,
-                        1.0f / std::sqrt(static_cast<float>(d_)), s.rotate, table(),
-                        cache(s.layer)};
-  const int64_t scratch = attend_scratch(d_, s.heads / s.groups);
-  threads_->run(num_tiles_ * s.groups, 1, [&](int64_t i, int64_t j, int thread) {
+void Plan::run_op(const AttendOp& s, const Batch& b) {
+  tile(b, s.num_heads / s.num_kv_heads);
+  const AttendCall call{at(s.q),       at(s.out),      b.positions,
+                        tiles_.data(), b.block_starts, b.max_blocks,
+                        b.block_size,  s.num_heads,    1.0f / std::sqrt(static_cast<float>(d_)),
+                        s.rotate,      rotation(),     cache(s.layer)};
+  const int64_t scratch = attend_scratch(d_, s.num_heads / s.num_kv_heads);
+  threads_->run(num_tiles_ * s.num_kv_heads, 1, [&](int64_t i, int64_t j, int thread) {
     kernels_.attend(call, i, j, attend_scratch_.data() + thread * scratch);
   });
 }
 
-void Plan::run_step(const ActivationStep& s, const Batch& b) {
+void Plan::run_op(const ActivationOp& s, const Batch& b) {
   const ActivationCall call{at(s.gate), at(s.up), at(s.out), s.kind};
   const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
   threads_->run(lanes, 256, [&](int64_t i, int64_t j, int) { kernels_.activation(call, i, j); });
 }
 
-void Plan::run_step(const AddStep& s, const Batch& b) {
+void Plan::run_op(const AddOp& s, const Batch& b) {
   const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
   threads_->run(lanes, 256, [&](int64_t i, int64_t j, int) {
     kernels_.add(at(s.x), at(s.y), at(s.out), i, j);
@@ -246,12 +315,12 @@ void Plan::run_step(const AddStep& s, const Batch& b) {
 
 const float* Plan::run(const Batch& batch, std::vector<double>* times) {
   check(batch);
-  locate(batch);
   const FlushDenormals flush;
+  locate(batch);
   using Clock = std::chrono::steady_clock;
-  for (const Step& step : steps_) {
+  for (const Op& op : ops_) {
     const Clock::time_point start = times ? Clock::now() : Clock::time_point();
-    std::visit([&](const auto& s) { run_step(s, batch); }, step);
+    std::visit([&](const auto& one) { run_op(one, batch); }, op);
     if (times)
       times->push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   }

@@ -1,12 +1,13 @@
-// A recorded model as a list of steps, replayed over a batch without Python.
+// A recorded model as a list of operators, replayed over a batch without Python.
 //
-// Owns: the steps, the scratch memory (laid out once, by whoever recorded them), the order of
-// execution, and how each step is split into items for the threads.
-// May not know: Python, models, who recorded the steps or which were fused.
-// Read next: kernels.hpp (what a step calls), module.cpp (the border to Python).
+// Owns: the operators, the scratch memory (laid out once, by whoever recorded them), the order of
+// execution, and how each operator is split into items for the threads.
+// May not know: Python, models, who recorded the operators or which were fused.
+// Read next: kernels.hpp (what an operator calls), module.cpp (the border to Python).
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <variant>
@@ -21,28 +22,60 @@ using WeightRef = std::shared_ptr<PackedWeight>;
 using Vector = std::vector<float>;  // a gain or a bias, padded to 16; empty: none
 
 // Buffers are named by their index; −1 is none.
-struct EmbedStep { WeightRef table; int out; };
-struct NormStep { int x; Vector gain; float eps; int out; };
-struct LinearStep {
+struct EmbedOp {
+  WeightRef table;
+  int out;
+};
+struct NormOp {
+  int x;
+  Vector gain;
+  float eps;
+  int out;
+};
+struct LinearOp {
   int x;
   std::vector<WeightRef> weights;
   std::vector<Vector> biases;
-  std::vector<int> outs;       // one per weight; gated: one for both
+  std::vector<int> outs;  // one per weight; gated: one for both
   int residual;
-  Vector gain;                 // a fused norm, else empty
+  Vector gain;  // a fused norm, else empty
   float eps;
-  Activation gated;            // not none: weights are gate and up
-  bool logits;                 // only the rows whose logits are wanted, into the logits
+  Activation gated;  // not none: weights are gate and up
+  bool logits;       // only the rows whose logits are wanted, into the logits
 };
-struct RopeStep { int x; int heads; int out; };
-struct StoreStep { int layer; int k; int v; bool rotate; };
-struct AttendStep { int layer; int q; int out; int heads; int groups; bool rotate; };
-struct ActivationStep { int gate; int up; int out; Activation kind; };
-struct AddStep { int x; int y; int out; };
-using Step = std::variant<EmbedStep, NormStep, LinearStep, RopeStep, StoreStep, AttendStep,
-                          ActivationStep, AddStep>;
+struct RopeOp {
+  int x;
+  int num_heads;
+  int out;
+};
+struct StoreOp {
+  int layer;
+  int k;
+  int v;
+  bool rotate;
+};
+struct AttendOp {
+  int layer;
+  int q;
+  int out;
+  int num_heads;
+  int num_kv_heads;
+  bool rotate;
+};
+struct ActivationOp {
+  int gate;
+  int up;
+  int out;
+  Activation kind;
+};
+struct AddOp {
+  int x;
+  int y;
+  int out;
+};
+using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, StoreOp, AttendOp, ActivationOp, AddOp>;
 
-// One step's work; arrays as in compute/batch.py.
+// What is computed in one run; arrays as in compute/batch.py.
 struct Batch {
   const int32_t* token_ids;
   const int32_t* positions;
@@ -54,20 +87,20 @@ struct Batch {
 
 class Plan {
  public:
-  // cosine and sine are (positions, d / 2), copied.
-  Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int d, int64_t positions,
-       const float* cosine, const float* sine, std::shared_ptr<Threads> threads,
+  // `frequencies` are the rotary ones, d / 2 of them; positions 0 … num_positions − 1 can occur.
+  Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int64_t num_positions,
+       std::vector<double> frequencies, double attention_factor, std::shared_ptr<Threads> threads,
        const Kernels& kernels);
 
   int add_buffer(int64_t offset, int64_t width);
-  void add_step(Step step);  // throws std::invalid_argument when sizes do not fit
-  void finish();             // allocates the scratch; no allocation happens after it
+  void add_op(Op op);  // throws std::invalid_argument when sizes do not fit
+  void finish();       // allocates the scratch; `run` allocates nothing (but for the times)
   void bind_store(std::vector<void*> keys, std::vector<void*> values, bool half, int g,
                   int64_t slots);
 
   // Returns the logits (num_logit_rows, vocab), valid until the next run. `times` gets one entry
-  // of milliseconds per step when it is not null. Throws std::invalid_argument before anything
-  // is computed when an index of the batch is out of range.
+  // of milliseconds per operator when it is not null. Throws std::invalid_argument before anything
+  // is computed when an index of the batch is out of range. One thread at a time.
   const float* run(const Batch& batch, std::vector<double>* times);
 
   int64_t scratch_bytes() const;
@@ -76,37 +109,44 @@ class Plan {
   int threads() const { return threads_->count(); }
 
  private:
-  struct Buffer { int64_t offset, width; };
+  struct Buffer {
+    int64_t offset, width;
+  };
 
   float* at(int buffer) { return scratch_.data() + buffers_[static_cast<size_t>(buffer)].offset; }
   int64_t width(int buffer) const { return buffers_.at(static_cast<size_t>(buffer)).width; }
-  RopeTable table() const { return {cosine_.data(), sine_.data(), d_}; }
+  Rotation rotation() const { return {cosine_.data(), sine_.data(), d_}; }
   Cache cache(int layer) const;
+  void check(const LinearOp&) const;
+  void check(const StoreOp&) const;
+  void check(const AttendOp&) const;
+  void check_widths(int64_t width, std::initializer_list<int> buffers) const;
   void check(const Batch& batch) const;
   void locate(const Batch& batch);
   void tile(const Batch& batch, int64_t heads);
 
-  void run_step(const EmbedStep&, const Batch&);
-  void run_step(const NormStep&, const Batch&);
-  void run_step(const LinearStep&, const Batch&);
-  void run_step(const RopeStep&, const Batch&);
-  void run_step(const StoreStep&, const Batch&);
-  void run_step(const AttendStep&, const Batch&);
-  void run_step(const ActivationStep&, const Batch&);
-  void run_step(const AddStep&, const Batch&);
+  void run_op(const EmbedOp&, const Batch&);
+  void run_op(const NormOp&, const Batch&);
+  void run_op(const LinearOp&, const Batch&);
+  void run_op(const RopeOp&, const Batch&);
+  void run_op(const StoreOp&, const Batch&);
+  void run_op(const AttendOp&, const Batch&);
+  void run_op(const ActivationOp&, const Batch&);
+  void run_op(const AddOp&, const Batch&);
 
-  int64_t max_tokens_, max_logit_rows_, vocab_, positions_;
+  int64_t max_tokens_, max_logit_rows_, vocab_, num_positions_;
   int d_;
-  Vector cosine_, sine_;
+  std::vector<double> frequencies_;
+  double attention_factor_;
   std::shared_ptr<Threads> threads_;
   const Kernels& kernels_;
 
   std::vector<Buffer> buffers_;
-  std::vector<Step> steps_;
+  std::vector<Op> ops_;
   int64_t scratch_floats_ = 0, max_stride_ = 0;
   bool finished_ = false;
 
-  std::vector<float> scratch_, logits_, prepared_scale_, prepared_f_;
+  std::vector<float> scratch_, logits_, prepared_scale_, prepared_f_, cosine_, sine_;
   std::vector<int16_t> prepared_q_;
   std::vector<int32_t> prepared_sums_;
   std::vector<int64_t> slots_;

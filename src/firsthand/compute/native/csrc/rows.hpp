@@ -7,6 +7,8 @@
 // Read next: linear.hpp.
 #pragma once
 
+#include <cmath>
+
 #include "kernels.hpp"
 #include "simd.hpp"
 
@@ -81,6 +83,48 @@ inline void prepare(const PrepareCall& c, int64_t begin, int64_t end) {
   }
 }
 
+// sin and cos of one angle: x = n·π/2 + r with |r| ≤ π/4, π/2 in two doubles, then Taylor's series
+// in r (error below 1e-15). Our own, so that no mathematics library decides a bit.
+inline void sine_cosine(double x, double& sine, double& cosine) {
+  constexpr double kRound = 6755399441055744.0;  // 1.5 · 2⁵²
+  const double n = (x * 0.63661977236758134308 + kRound) - kRound;
+  const double r = std::fma(-n, 6.123233995736766036e-17, std::fma(-n, 1.5707963267948965580, x));
+  const double z = r * r;
+  double s = 1.0 / 355687428096000.0;
+  for (const double divisor :
+       {-1307674368000.0, 6227020800.0, -39916800.0, 362880.0, -5040.0, 120.0, -6.0, 1.0})
+    s = std::fma(s, z, 1.0 / divisor);
+  double c = 1.0 / 20922789888000.0;
+  for (const double divisor :
+       {-87178291200.0, 479001600.0, -3628800.0, 40320.0, -720.0, 24.0, -2.0, 1.0})
+    c = std::fma(c, z, 1.0 / divisor);
+  s *= r;
+  switch (static_cast<int64_t>(n) & 3) {
+    case 0:
+      sine = s, cosine = c;
+      break;
+    case 1:
+      sine = c, cosine = -s;
+      break;
+    case 2:
+      sine = -s, cosine = -c;
+      break;
+    default:
+      sine = -c, cosine = s;
+  }
+}
+
+inline void rotation(const RotationCall& c, int64_t begin, int64_t end) {
+  const int half = c.d / 2;
+  for (int64_t r = begin; r < end; ++r)
+    for (int i = 0; i < half; ++i) {
+      double sine, cosine;
+      sine_cosine(c.positions[r] * c.frequencies[i], sine, cosine);
+      c.cosine[r * half + i] = static_cast<float>(cosine * c.factor);
+      c.sine[r * half + i] = static_cast<float>(sine * c.factor);
+    }
+}
+
 // (a, b) → (a·cos − b·sin, b·cos + a·sin) for the pairs (i, i + d/2) of one head.
 inline void rotate_head(const float* x, float* y, const float* cosine, const float* sine, int d) {
   const int half = d / 2;
@@ -93,12 +137,12 @@ inline void rotate_head(const float* x, float* y, const float* cosine, const flo
 }
 
 inline void rope(const RopeCall& c, int64_t begin, int64_t end) {
-  const int d = c.table.d;
+  const int d = c.rotation.d;
   for (int64_t r = begin; r < end; ++r) {
-    const int64_t at = static_cast<int64_t>(c.positions[r]) * (d / 2);
+    const int64_t at = r * (d / 2);
     for (int h = 0; h < c.heads; ++h) {
       const int64_t head = (r * c.heads + h) * d;
-      rotate_head(c.x + head, c.out + head, c.table.cosine + at, c.table.sine + at, d);
+      rotate_head(c.x + head, c.out + head, c.rotation.cosine + at, c.rotation.sine + at, d);
     }
   }
 }
@@ -119,15 +163,15 @@ inline void write_slot(const float* x, void* cache, bool half, int64_t at, int64
 inline void store_rows(const StoreCall& c, int64_t begin, int64_t end) {
   const int d = c.cache.d;
   const int64_t width = static_cast<int64_t>(c.cache.g) * d;
-  float turned[kMaxHead];
+  float rotated[kMaxHead];
   for (int64_t r = begin; r < end; ++r) {
     const int64_t slot = c.slots[r] * width;
-    const int64_t at = static_cast<int64_t>(c.positions[r]) * (d / 2);
+    const int64_t at = r * (d / 2);
     for (int g = 0; g < c.cache.g; ++g) {
       const float* k = c.k + r * width + g * d;
       if (c.rotate) {
-        rotate_head(k, turned, c.table.cosine + at, c.table.sine + at, d);
-        k = turned;
+        rotate_head(k, rotated, c.rotation.cosine + at, c.rotation.sine + at, d);
+        k = rotated;
       }
       write_slot(k, c.cache.keys, c.cache.half, slot + g * d, d);
     }
@@ -136,9 +180,7 @@ inline void store_rows(const StoreCall& c, int64_t begin, int64_t end) {
 }
 
 // tanh by way of exp: 1 − 2 / (e²ˣ + 1).
-inline F32 tanh(F32 x) {
-  return sub(set1(1.0f), div(set1(2.0f), add(exp(add(x, x)), set1(1.0f))));
-}
+inline F32 tanh(F32 x) { return sub(set1(1.0f), div(set1(2.0f), add(exp(add(x, x)), set1(1.0f)))); }
 
 // silu: x / (1 + e⁻ˣ). gelu_tanh: x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))), arXiv 1606.08415.
 inline F32 activate(F32 x, Activation kind) {
@@ -174,7 +216,8 @@ inline void decode_row(const PackedWeight& w, int64_t row, float* out) {
       float lanes[kLanes];
       const uint8_t* p = panel + i * kPanel * (w.kind == Kind::float32 ? 4 : 2);
       if (w.kind == Kind::float32) store(lanes, load(reinterpret_cast<const float*>(p)));
-      else if (w.kind == Kind::float16) store(lanes, load_half(reinterpret_cast<const uint16_t*>(p)));
+      else if (w.kind == Kind::float16)
+        store(lanes, load_half(reinterpret_cast<const uint16_t*>(p)));
       else store(lanes, load_bfloat(reinterpret_cast<const uint16_t*>(p)));
       out[i] = lanes[lane];
     }
@@ -183,7 +226,7 @@ inline void decode_row(const PackedWeight& w, int64_t row, float* out) {
   const int64_t scale_bytes = w.half_scales ? 2 : 4;
   for (int64_t g = 0; g < w.num_groups; ++g) {
     const uint8_t* block = panel + g * w.group_bytes;
-    const uint8_t* tail = block + w.group * kPanel / (w.kind == Kind::grouped4 ? 2 : 1);
+    const uint8_t* tail = block + w.code_bytes();
     const float scale = w.kind == Kind::channel ? w.scales[static_cast<size_t>(row)]
                                                 : scale_at(tail, lane, w.half_scales);
     const float minimum =

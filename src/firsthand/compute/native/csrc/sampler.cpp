@@ -125,8 +125,7 @@ std::string check_ids(const Settings& settings, int64_t vocab_size) {
   for (const int64_t id : settings.history) {
     if (id < 0 || id >= vocab_size) return outside("history", id);
   }
-  if (settings.num_prompt_tokens < 0 ||
-      settings.num_prompt_tokens > std::ssize(settings.history)) {
+  if (settings.num_prompt_tokens < 0 || settings.num_prompt_tokens > std::ssize(settings.history)) {
     return "num_prompt_tokens is outside the history";
   }
   return {};

@@ -119,9 +119,9 @@ inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
 // 64 random bits for the token at `position` of the sequence with that seed.
 inline uint64_t random_bits(uint64_t seed, uint64_t position) {
   // The third word names the use: 0 is the draw of a token. The fourth is free.
-  const auto words = philox4x32(
-      {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
-      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const auto words =
+      philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
+                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return words[0] | uint64_t{words[1]} << 32;
 }
 

@@ -59,7 +59,7 @@ void Threads::take_chunks(int thread) {
   for (;;) {
     const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
     if (begin >= items_) return;
-    (*body_)(begin, begin + grain_ < items_ ? begin + grain_ : items_, thread);
+    body_.call(body_.self, begin, begin + grain_ < items_ ? begin + grain_ : items_, thread);
   }
 }
 
@@ -78,13 +78,13 @@ void Threads::work(int thread) {
   }
 }
 
-void Threads::run(int64_t items, int64_t grain, const Body& body) {
+void Threads::run_body(int64_t items, int64_t grain, Body body) {
   if (items <= 0) return;
   if (workers_.empty() || items <= grain) {
-    body(0, items, 0);
+    body.call(body.self, 0, items, 0);
     return;
   }
-  body_ = &body;
+  body_ = body;
   items_ = items;
   grain_ = grain;
   next_.store(0, std::memory_order_relaxed);

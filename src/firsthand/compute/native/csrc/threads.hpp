@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -25,21 +24,33 @@ class Threads {
 
   int count() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // (begin, end, thread): items begin … end − 1, on thread 0 (the caller) … count − 1.
-  using Body = std::function<void(int64_t, int64_t, int)>;
-
-  // Calls the body until all of 0 … items − 1 is done; `grain` items at a time. The body must not
-  // throw. Which thread takes which chunk is not fixed, and no result may depend on it; the thread's
-  // number is for its own scratch memory.
-  void run(int64_t items, int64_t grain, const Body& body);
+  // Calls f(begin, end, thread) for items begin … end − 1, on thread 0 (the caller) … count − 1,
+  // until all of 0 … items − 1 is done; `grain` items at a time. f must not throw. Which thread
+  // takes which chunk is not fixed, and no result may depend on it; the thread's number is for its
+  // own scratch memory. Nothing is allocated.
+  template <class F>
+  void run(int64_t items, int64_t grain, const F& f) {
+    run_body(items, grain,
+             {[](const void* self, int64_t begin, int64_t end, int thread) {
+                (*static_cast<const F*>(self))(begin, end, thread);
+              },
+              &f});
+  }
 
  private:
+  // A callable without its type: what to call, and with which state.
+  struct Body {
+    void (*call)(const void* self, int64_t begin, int64_t end, int thread);
+    const void* self;
+  };
+
+  void run_body(int64_t items, int64_t grain, Body body);
   void work(int thread);
   void take_chunks(int thread);
 
   std::vector<std::thread> workers_;
   // Written by the caller while the call is closed and no worker is inside; read by workers inside.
-  const Body* body_ = nullptr;
+  Body body_{nullptr, nullptr};
   int64_t items_ = 0, grain_ = 1;
   std::atomic<int64_t> next_{0};
   std::atomic<bool> open_{false};

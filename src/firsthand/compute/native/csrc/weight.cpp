@@ -19,8 +19,13 @@ constexpr int64_t kMaxRows = int64_t{1} << 32, kMaxColumns = int64_t{1} << 24;
 
 PackedWeight::PackedWeight(Kind kind_, int64_t n_, int64_t k_, int64_t group_, bool half_scales_,
                            bool has_minimum_, int32_t zero_)
-    : kind(kind_), n(n_), k(k_), group(group_), half_scales(half_scales_),
-      has_minimum(has_minimum_), zero(zero_) {
+    : kind(kind_),
+      n(n_),
+      k(k_),
+      group(group_),
+      half_scales(half_scales_),
+      has_minimum(has_minimum_),
+      zero(zero_) {
   if (n < 1 || k < 1 || n > kMaxRows || k > kMaxColumns)
     throw std::invalid_argument("weight shape out of range");
   if (is_float()) {
@@ -38,9 +43,8 @@ PackedWeight::PackedWeight(Kind kind_, int64_t n_, int64_t k_, int64_t group_, b
     if (group < 16 || group % 16 != 0 || group > 256)
       throw std::invalid_argument("group must be a multiple of 16, at most 256");
     num_groups = (k + group - 1) / group;
-    const int64_t codes = group * kPanel / (kind == Kind::grouped4 ? 2 : 1);
     const int64_t scale = kPanel * (half_scales ? 2 : 4);
-    group_bytes = codes + scale * (has_minimum ? 2 : 1);
+    group_bytes = code_bytes() + scale * (has_minimum ? 2 : 1);
     panel_bytes = group_bytes * num_groups;
   }
   num_bytes = panel_bytes * num_panels();
@@ -63,7 +67,8 @@ void PackedWeight::fill_float(int64_t row0, int64_t rows, const void* values) {
     const int64_t row = row0 + r;
     uint8_t* panel = data.get() + row / kPanel * panel_bytes + row % kPanel * size;
     for (int64_t i = 0; i < k; ++i)
-      std::memcpy(panel + i * kPanel * size, source + (r * k + i) * size, static_cast<size_t>(size));
+      std::memcpy(panel + i * kPanel * size, source + (r * k + i) * size,
+                  static_cast<size_t>(size));
   }
 }
 
@@ -81,7 +86,6 @@ void PackedWeight::fill_channel(int64_t row0, int64_t rows, const int8_t* codes,
 void PackedWeight::fill_grouped(int64_t row0, int64_t rows, const uint8_t* codes,
                                 const void* group_scales, const void* group_minima) {
   const int64_t scale_bytes = half_scales ? 2 : 4;
-  const int64_t code_bytes = group * kPanel / (kind == Kind::grouped4 ? 2 : 1);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = row0 + r, lane = row % kPanel;
     uint8_t* panel = data.get() + row / kPanel * panel_bytes;
@@ -101,7 +105,7 @@ void PackedWeight::fill_grouped(int64_t row0, int64_t rows, const uint8_t* codes
           bytes[i / 2 * kPanel + i % 2] |= static_cast<uint8_t>((row_codes[i] & 15) << shift);
       }
       const int64_t at = r * num_groups + g;
-      uint8_t* scale = block + code_bytes + lane * scale_bytes;
+      uint8_t* scale = block + code_bytes() + lane * scale_bytes;
       std::memcpy(scale, static_cast<const uint8_t*>(group_scales) + at * scale_bytes,
                   static_cast<size_t>(scale_bytes));
       if (has_minimum)

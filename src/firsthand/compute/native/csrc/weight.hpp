@@ -27,14 +27,14 @@ enum class Kind : int32_t { float32, float16, bfloat16, channel, grouped8, group
 struct PackedWeight {
   Kind kind;
   int64_t n, k;
-  int64_t group;          // grouped: codes per scale; channel: kExactRun; float: 0
+  int64_t group;  // grouped: codes per scale; channel: kExactRun; float: 0
   int64_t num_groups;
-  bool half_scales;       // grouped: scales and minima are float16, else float32
+  bool half_scales;  // grouped: scales and minima are float16, else float32
   bool has_minimum;
   int32_t zero;
-  int64_t group_bytes;    // one group of one panel, scales included
+  int64_t group_bytes;  // one group of one panel, scales included
   int64_t panel_bytes;
-  int64_t num_bytes;      // all panels
+  int64_t num_bytes;  // all panels
   std::unique_ptr<uint8_t[], void (*)(void*)> data{nullptr, nullptr};
   std::unique_ptr<float[]> scales;  // channel only, (N padded)
 
@@ -42,6 +42,8 @@ struct PackedWeight {
                int32_t zero);
 
   bool is_float() const { return kind <= Kind::bfloat16; }
+  // The codes of one group of one panel; scales and minima follow them.
+  int64_t code_bytes() const { return group * kPanel / (kind == Kind::grouped4 ? 2 : 1); }
   int64_t num_panels() const { return (n + kPanel - 1) / kPanel; }
   int64_t held_bytes() const;
   const uint8_t* panel(int64_t p) const { return data.get() + p * panel_bytes; }

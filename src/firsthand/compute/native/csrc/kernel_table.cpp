@@ -9,8 +9,17 @@ namespace firsthand::FIRSTHAND_ISA {
 
 extern const Kernels kernels;
 const Kernels kernels = {
-    FIRSTHAND_NAME(FIRSTHAND_ISA), prepare, linear, embed, norm, rope, store_rows, attend,
-    activation, add_rows,
+    FIRSTHAND_NAME(FIRSTHAND_ISA),
+    prepare,
+    linear,
+    embed,
+    norm,
+    rotation,
+    rope,
+    store_rows,
+    attend,
+    activation,
+    add_rows,
 };
 
 }  // namespace firsthand::FIRSTHAND_ISA

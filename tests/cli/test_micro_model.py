@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firsthand.cli.micro import END_TOKEN, VOCAB_SIZE, write_micro_model
+from firsthand.cli.micro_model import END_TOKEN, VOCAB_SIZE, write_micro_model
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:

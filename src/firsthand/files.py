@@ -1,8 +1,8 @@
 """Untrusted files: opened only if regular, inside their folder, bounded; JSON only if strict.
 
-Owns: how a file of a checkpoint is opened and read whole, what its first bytes say it is.
-May not know: any one checkpoint form, tensors.
-Read next: `mapped.py` (files too large to read whole), `shards.py` (several files, one model).
+Owns: how a small file that came with a model is opened, read whole and parsed.
+May not know: what any file means.
+Read next: `weights/mapped.py` (files too large to read whole), `text/tokenizer_json.py`.
 """
 
 from __future__ import annotations
@@ -17,29 +17,6 @@ from typing import Any, NoReturn
 from firsthand.errors import CheckpointError
 
 MAX_FILE_NAME_BYTES = 255
-
-_LEGACY = "`firsthand convert` handles legacy PyTorch files"
-_SIGNATURES = (
-    (b"PK\x03\x04", "a zip archive", _LEGACY),
-    (b"\x93NUMPY", "a NumPy array", _LEGACY),
-    (b"\x80", "a Python pickle", _LEGACY),
-    (b"GGUF", "a GGUF file", "name the file itself, not as safetensors"),
-    (b"GGML", "a GGML file, older than GGUF", "fetch the model again as GGUF"),
-    (b"version https://git-lfs", "a Git LFS pointer", "fetch the real file"),
-    (b"<", "an HTML or XML page", "the download went wrong; fetch it again"),
-)
-
-
-def describe_start(head: bytes) -> str:
-    """What a refused file begins with, in hexadecimal, and what that suggests."""
-    if not head:
-        return "the file is empty"
-    found = f"begins with {head[:8].hex(' ')}"
-    text = head.lstrip()
-    for signature, noun, advice in _SIGNATURES:
-        if text.startswith(signature) or head.startswith(signature):
-            return f"{found}, as {noun} does; {advice}"
-    return f"{found}; if it is a legacy file: {_LEGACY}"
 
 
 def open_regular(path: Path) -> tuple[int, int]:
@@ -73,7 +50,7 @@ def read_whole(path: Path, limit_bytes: int) -> bytes:
     with open(descriptor, "rb") as stream:
         if size > limit_bytes:
             raise CheckpointError(str(path), f"has {size} bytes; the limit is {limit_bytes}")
-        content = stream.read(limit_bytes + 1)
+        content = stream.read(size + 1)
     if len(content) != size:
         raise CheckpointError(str(path), "changed while it was read")
     return content

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firsthand.errors import InvalidRequest
-from firsthand.weights.names import (
+from firsthand.weights.model_names import (
     KNOWN_MODELS,
     HubId,
     check_model,

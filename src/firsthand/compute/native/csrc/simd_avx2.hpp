@@ -1,0 +1,144 @@
+// The lanes of simd.hpp on AVX2 with FMA and F16C: sixteen lanes are two registers.
+//
+// Owns: the vector types and the operations that need instructions of their own; what each of them
+// means stands in simd_portable.hpp, as plain loops.
+// May not know: what a kernel computes.
+// Read next: rows.hpp.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace firsthand::FIRSTHAND_ISA {
+
+struct F32 {
+  __m256 lo, hi;
+};
+struct I32 {
+  __m256i lo, hi;
+};
+struct I16 {
+  __m256i lo, hi;
+};
+
+inline F32 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline F32 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F32 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F32 a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+inline F32 add(F32 a, F32 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline F32 sub(F32 a, F32 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline F32 mul(F32 a, F32 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline F32 div(F32 a, F32 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline F32 fma(F32 a, F32 b, F32 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline F32 abs(F32 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+inline F32 zero_where_less(F32 x, float limit, F32 value) {
+  const __m256 l = _mm256_set1_ps(limit);
+  return {_mm256_andnot_ps(_mm256_cmp_ps(x.lo, l, _CMP_LT_OQ), value.lo),
+          _mm256_andnot_ps(_mm256_cmp_ps(x.hi, l, _CMP_LT_OQ), value.hi)};
+}
+inline __m256 pow2_8(__m256 whole) {
+  const __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+}
+inline F32 pow2(F32 whole) { return {pow2_8(whole.lo), pow2_8(whole.hi)}; }
+inline F32 load_half(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline __m256 load_bfloat_8(const uint16_t* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline F32 load_bfloat(const uint16_t* p) { return {load_bfloat_8(p), load_bfloat_8(p + 8)}; }
+inline void store_half(uint16_t* p, F32 a) {
+  constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, mode));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, mode));
+}
+inline __m256 halves_sum(F32 a) { return _mm256_add_ps(a.lo, a.hi); }
+inline __m256 halves_max(F32 a) { return _mm256_max_ps(a.lo, a.hi); }
+
+inline I32 zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline I32 set1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline I32 add(I32 a, I32 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+inline I32 sub(I32 a, I32 b) {
+  return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
+}
+inline F32 to_float(I32 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+inline I32 dot_pair(I32 acc, I16 w, int32_t pair) {
+  const __m256i x = _mm256_set1_epi32(pair);
+  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, x)),
+          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x))};
+}
+inline I16 load_int8(const uint8_t* p) {
+  return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
+}
+inline I16 load_nibbles(const uint8_t* p) {
+  const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {_mm256_and_si256(bytes, _mm256_set1_epi16(15)), _mm256_srli_epi16(bytes, 4)};
+}
+inline void store_int16(int16_t* p, F32 a) {
+  const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+inline void transpose_8(__m256 (&x)[8]) {
+  __m256 t[8], u[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {  // u[i + j]: rows i … i + 3, columns j and 4 + j
+    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+  }
+  for (int j = 0; j < 4; ++j) {
+    x[j] = _mm256_permute2f128_ps(u[j], u[4 + j], 0x20);
+    x[4 + j] = _mm256_permute2f128_ps(u[j], u[4 + j], 0x31);
+  }
+}
+// x[i] lane j ↔ x[j] lane i.
+inline void transpose(F32 (&x)[16]) {
+  __m256 quarter[2][2][8];  // rows, columns
+  for (int i = 0; i < 8; ++i)
+    for (int half = 0; half < 2; ++half) {
+      quarter[half][0][i] = x[8 * half + i].lo;
+      quarter[half][1][i] = x[8 * half + i].hi;
+    }
+  for (auto& rows : quarter)
+    for (auto& block : rows) transpose_8(block);
+  for (int i = 0; i < 8; ++i)
+    for (int half = 0; half < 2; ++half)
+      x[8 * half + i] = {quarter[0][half][i], quarter[1][half][i]};
+}
+constexpr int kMaxTileRows = 4;
+
+inline float sum(F32 a) {
+  const __m256 h = halves_sum(a);
+  const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
+inline float max_of(F32 a) {
+  const __m256 h = halves_max(a);
+  const __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  const __m128 d = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
+}
+
+}  // namespace firsthand::FIRSTHAND_ISA

@@ -1,0 +1,147 @@
+// The lanes of simd.hpp as plain loops, which any compiler turns into what the machine has.
+//
+// Owns: the meaning of each operation; the other sets must give the same bits.
+// May not know: what a kernel computes.
+// Read next: rows.hpp.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace firsthand::FIRSTHAND_ISA {
+
+struct F32 {
+  float v[16];
+};
+struct I32 {
+  int32_t v[16];
+};
+struct I16 {
+  int16_t v[32];
+};
+
+#define FIRSTHAND_EACH(expression)                    \
+  F32 r;                                              \
+  for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
+  return r
+
+inline F32 set1(float x) { FIRSTHAND_EACH(x); }
+inline F32 zero() { return set1(0.0f); }
+inline F32 load(const float* p) { FIRSTHAND_EACH(p[i]); }
+inline void store(float* p, F32 a) { std::memcpy(p, a.v, sizeof a.v); }
+inline F32 add(F32 a, F32 b) { FIRSTHAND_EACH(a.v[i] + b.v[i]); }
+inline F32 sub(F32 a, F32 b) { FIRSTHAND_EACH(a.v[i] - b.v[i]); }
+inline F32 mul(F32 a, F32 b) { FIRSTHAND_EACH(a.v[i] * b.v[i]); }
+inline F32 div(F32 a, F32 b) { FIRSTHAND_EACH(a.v[i] / b.v[i]); }
+inline F32 fma(F32 a, F32 b, F32 c) { FIRSTHAND_EACH(std::fma(a.v[i], b.v[i], c.v[i])); }
+inline F32 max(F32 a, F32 b) { FIRSTHAND_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+inline F32 min(F32 a, F32 b) { FIRSTHAND_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+inline F32 abs(F32 a) { FIRSTHAND_EACH(std::fabs(a.v[i])); }
+inline F32 zero_where_less(F32 x, float limit, F32 value) {
+  FIRSTHAND_EACH(x.v[i] < limit ? 0.0f : value.v[i]);
+}
+inline float bits_to_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline uint32_t float_to_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+// Adding 1.5 · 2²³ leaves the whole number in the low bits; a NaN gives some number, never a trap.
+inline F32 pow2(F32 whole) {
+  FIRSTHAND_EACH(bits_to_float((float_to_bits(whole.v[i] + 12582912.0f) << 23) + 0x3F800000u));
+}
+inline float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
+  const uint32_t exponent = (h >> 10) & 31, fraction = h & 1023;
+  if (exponent == 31) return bits_to_float(sign | 0x7F800000u | fraction << 13);
+  if (exponent != 0) return bits_to_float(sign | (exponent + 112) << 23 | fraction << 13);
+  // A subnormal half is fraction · 2⁻²⁴, a normal float32.
+  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+  return bits_to_float(sign | float_to_bits(magnitude));
+}
+inline uint16_t float_to_half(float x) {
+  const uint32_t bits = float_to_bits(x);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) {
+    return static_cast<uint16_t>(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
+  }
+  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00);  // ≥ 65520
+  if (magnitude < 0x38800000u) {  // below 2⁻¹⁴: round to a multiple of 2⁻²⁴
+    const float scaled = bits_to_float(magnitude) * 0x1p24f;
+    return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(scaled)));
+  }
+  const uint32_t even = magnitude >> 13 & 1;
+  return static_cast<uint16_t>(sign | ((magnitude + 0xFFFu + even - 0x38000000u) >> 13));
+}
+inline F32 load_half(const uint16_t* p) { FIRSTHAND_EACH(half_to_float(p[i])); }
+inline F32 load_bfloat(const uint16_t* p) {
+  FIRSTHAND_EACH(bits_to_float(static_cast<uint32_t>(p[i]) << 16));
+}
+inline void store_half(uint16_t* p, F32 a) {
+  for (int i = 0; i < 16; ++i) p[i] = float_to_half(a.v[i]);
+}
+
+inline I32 set1(int32_t x) {
+  I32 r;
+  for (int i = 0; i < 16; ++i) r.v[i] = x;
+  return r;
+}
+inline I32 zero_i32() { return set1(int32_t{0}); }
+inline I32 add(I32 a, I32 b) {
+  for (int i = 0; i < 16; ++i) a.v[i] += b.v[i];
+  return a;
+}
+inline I32 sub(I32 a, I32 b) {
+  for (int i = 0; i < 16; ++i) a.v[i] -= b.v[i];
+  return a;
+}
+inline F32 to_float(I32 a) { FIRSTHAND_EACH(static_cast<float>(a.v[i])); }
+inline I32 dot_pair(I32 acc, const I16& w, int32_t pair) {
+  int16_t x[2];
+  std::memcpy(x, &pair, sizeof x);
+  for (int i = 0; i < 16; ++i) acc.v[i] += w.v[2 * i] * x[0] + w.v[2 * i + 1] * x[1];
+  return acc;
+}
+inline I16 load_int8(const uint8_t* p) {
+  I16 r;
+  for (int i = 0; i < 32; ++i) r.v[i] = static_cast<int8_t>(p[i]);
+  return r;
+}
+inline I16 load_nibbles(const uint8_t* p) {
+  I16 r;
+  for (int i = 0; i < 16; ++i) {
+    r.v[i] = p[i] & 15;
+    r.v[16 + i] = p[i] >> 4;
+  }
+  return r;
+}
+inline void store_int16(int16_t* p, F32 a) {
+  for (int i = 0; i < 16; ++i)
+    p[i] = a.v[i] == a.v[i] ? static_cast<int16_t>(std::nearbyint(a.v[i])) : int16_t{0};
+}
+inline void transpose(F32 (&x)[16]) {
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < i; ++j) std::swap(x[i].v[j], x[j].v[i]);
+}
+constexpr int kMaxTileRows = 4;
+inline float sum(F32 a) {
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) a.v[i] = a.v[i] + a.v[i + width];
+  return a.v[0];
+}
+inline float max_of(F32 a) {
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) a.v[i] = a.v[i] > a.v[i + width] ? a.v[i] : a.v[i + width];
+  return a.v[0];
+}
+
+#undef FIRSTHAND_EACH
+
+}  // namespace firsthand::FIRSTHAND_ISA
