@@ -18,6 +18,8 @@ Read next: `request.py`.
 
 from __future__ import annotations
 
+MAX_NAME_CHARS = 200  # of a tensor, which its file names as it likes
+
 
 class FirsthandError(Exception):
     """Base of everything raised on purpose; its text is fit to be shown to a user."""
@@ -55,7 +57,7 @@ class CheckpointError(FirsthandError):
     """A model file is damaged, hostile or incomplete. Nothing of it has been used."""
 
     def __init__(self, file: str, message: str, tensor: str | None = None) -> None:
-        where = f"{file}: tensor {tensor!r}" if tensor is not None else file
+        where = f"{file}: tensor {tensor[:MAX_NAME_CHARS]!r}" if tensor is not None else file
         super().__init__(f"{where}: {message}")
         self.file = file
         self.tensor = tensor

@@ -13,8 +13,10 @@ from typer.testing import CliRunner, Result
 from firsthand.cli.main import build_app
 from firsthand.cli.micro_model import NUM_LAYERS, VOCAB_SIZE, write_micro_model
 from firsthand.cli.properties import Check, run_checks
+from firsthand.engine.worker import EventStream
 from firsthand.generation import LLM
 from firsthand.generation.llm import Messages
+from firsthand.request import TokenEvent
 
 pytestmark = pytest.mark.native
 
@@ -324,6 +326,23 @@ def test_selftest_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firsthand.cli.properties._equal", lambda *_: (False, "other bits"))
     done = called("selftest", code=3)
     assert done["passed"] is False
+
+
+@pytest.mark.parametrize("at", [1, 40, 80, 130, 170])
+def test_an_interrupted_selftest_is_no_failed_check(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Ctrl-C while a token is waited for ends a completion with reason CANCELLED."""
+    waits = iter(range(1_000_000))
+
+    def interrupted(stream: EventStream) -> TokenEvent:
+        if next(waits) == at:
+            raise KeyboardInterrupt
+        return next_event(stream)
+
+    next_event = EventStream.__next__
+    monkeypatch.setattr(EventStream, "__next__", interrupted)
+    assert CliRunner().invoke(build_app(), ["selftest"]).exit_code == 130
 
 
 def test_a_check_that_was_left_out_has_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:

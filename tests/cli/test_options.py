@@ -76,3 +76,10 @@ def test_logit_bias() -> None:
 def test_a_bad_logit_bias_is_named(pairs: list[str]) -> None:
     with pytest.raises(InvalidRequest, match="logit_bias"):
         logit_bias(pairs)
+
+
+@pytest.mark.parametrize("pair", ["x" * 10**6, "9" * 5000 + "=1"], ids=["text", "digits"])
+def test_a_bad_logit_bias_is_shown_in_short(pair: str) -> None:
+    with pytest.raises(InvalidRequest, match="must be ID=BIAS") as refused:
+        logit_bias([pair])
+    assert len(str(refused.value)) < 300

@@ -90,3 +90,9 @@ def test_a_residual_that_is_written_later_is_not_fused() -> None:
     later = recorder.norm(x, "gain", 1e-5)
     recorder.add(later, y)
     assert names(fuse(recorder.ops))["add"] == 1
+
+
+def test_a_refused_rule_is_shown_in_short() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        fuse([], {"x" * 10**6})
+    assert len(str(refused.value)) < 400

@@ -47,11 +47,12 @@ class FakeRunner:
 
 
 @contextmanager
-def running(runner: FakeRunner, max_requests: int = 8) -> Iterator[Worker]:
+def running(runner: FakeRunner, max_requests: int = 8, *, start: bool = True) -> Iterator[Worker]:
     scheduler = Scheduler(Limits(1000, 500, 2, 8), BlockPool(2, 500))
     engine = Engine(scheduler, runner, time.monotonic, lambda fact: None)
     worker = Worker(engine, time.monotonic, max_requests)
-    worker.start()
+    if start:
+        worker.start()
     try:
         yield worker
     finally:
@@ -105,11 +106,25 @@ def test_sched_7_the_same_id_twice_is_refused() -> None:
     runner.gate.clear()
     with running(runner) as worker:
         first = worker.submit(request("same"))
+        while worker.num_requests == 0:
+            time.sleep(0.001)
         with pytest.raises(InvalidRequest, match="in progress"):
             worker.submit(request("same"))
         runner.gate.set()
         list(first)
         assert len(list(worker.submit(request("same")))) == 3
+
+
+def test_sched_7_the_same_id_twice_at_once_ends_the_second() -> None:
+    """Both are in the inbox before the thread has looked: the second ends alone."""
+    with running(FakeRunner(), start=False) as worker:
+        first, second = worker.submit(request("same")), worker.submit(request("same"))
+        worker.start()
+        (refused,) = second
+        assert refused.finish is not None
+        assert refused.finish.reason is FinishReason.ERROR
+        assert "in progress" in str(refused.finish.cause)
+        assert len(list(first)) == 3
 
 
 def test_kv_1_closing_a_stream_ends_the_request() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -287,7 +289,6 @@ def test_kv_1_a_stream_left_early_frees_its_place(llm: LLM) -> None:
             break
     gc.collect()
     assert llm.generate("y", max_tokens=2, ignore_end=True).usage.completion_tokens == 2
-    assert not llm._ledger._open
 
 
 def test_trace_does_not_touch_a_running_sequence(llm: LLM) -> None:
@@ -415,3 +416,75 @@ def test_trace_and_memory_check_what_they_are_asked(llm: LLM) -> None:
         llm.memory(-1)
     with pytest.raises(InvalidRequest, match="model"):
         LLM(None)  # type: ignore[arg-type]
+
+
+class Interrupts:
+    """Ctrl-C at random moments of an action on the main thread."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._armed = False
+        self.num_struck = 0
+
+    def _strike(self, *_: object) -> None:
+        if self._armed:
+            raise KeyboardInterrupt
+
+    def during(self, action: Callable[[], object]) -> None:
+        before = signal.signal(signal.SIGALRM, self._strike)
+        self._armed = True
+        try:
+            signal.setitimer(signal.ITIMER_REAL, self._rng.uniform(1e-5, 3e-3))
+            action()
+            self._armed = False
+        except KeyboardInterrupt:
+            self._armed = False
+            self.num_struck += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_ctrl_c_at_any_moment_leaves_a_whole_answer_and_a_living_engine(llm: LLM) -> None:
+    """No lock may be left held, no token lost between its chunk and the completion."""
+    want = bits(llm.generate("abc", max_tokens=8, seed=1, logprobs=1))
+    broken: list[object] = []
+
+    def read_a_stream() -> None:
+        try:
+            chunks = list(llm.stream("abc", max_tokens=8, seed=1, logprobs=1))
+        except EngineError as fault:
+            broken.append(fault)
+            return
+        done = chunks[-1].completion
+        whole = (
+            done is not None
+            and len(done.logprobs or ()) == len(done.token_ids)
+            and "".join(chunk.text for chunk in chunks) == done.text
+            and sum((chunk.token_ids for chunk in chunks), ()) == done.token_ids
+        )
+        if not whole:
+            broken.append(chunks)
+
+    interrupts = Interrupts(5)
+    for _ in range(400):
+        interrupts.during(read_a_stream)
+    assert not broken
+    assert bits(llm.generate("abc", max_tokens=8, seed=1, logprobs=1)) == want
+
+
+def test_an_interrupted_close_can_be_repeated(loaded: LoadedModel) -> None:
+    interrupts = Interrupts(7)
+    for _ in range(20):
+        model = LLM(loaded)
+        model.stream("abc", max_tokens=50)
+        interrupts.during(model.close)
+        model.close()
+    with LLM(loaded) as again:
+        assert again.generate("abc", max_tokens=1).usage.completion_tokens == 1
+
+
+def test_prompt_10_a_text_that_can_only_be_too_long_is_refused_at_once(llm: LLM) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(ContextLengthExceeded, match="at least"):
+        llm.generate("a" * 10_000_000)
+    assert time.monotonic() - began_s < 2.0

@@ -98,3 +98,20 @@ def test_sample_8_fresh_seeds_differ() -> None:
     seeds = {fresh_seed() for _ in range(20)}
     assert len(seeds) == 20
     assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+HUGE: list[object] = [10**5000, "x" * 10**6, [[1] * 1000] * 1000]
+
+
+@pytest.mark.parametrize("value", HUGE, ids=["int", "text", "list"])
+@pytest.mark.parametrize("field", ["ignore_end", "repetition_guard"])
+def test_a_refused_flag_is_shown_in_short(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest, match=field) as refused:
+        read_options({field: value}, ENDS)
+    assert len(str(refused.value)) < 300
+
+
+def test_an_unknown_name_is_shown_in_short() -> None:
+    with pytest.raises(InvalidRequest, match="no such option") as refused:
+        check_names(["x" * 10**6], ["a", "b"])
+    assert len(str(refused.value)) < 300

@@ -39,15 +39,21 @@ def facts(*request_ids: str, started_s: float = 0.0) -> StepFacts:
     )
 
 
-def test_the_ledger_sums_the_steps_of_each_open_request() -> None:
-    ledger = StepLedger()
-    ledger.open("a")
-    ledger.record(facts("a", "stranger", started_s=5.0))
-    ledger.open("b")
-    ledger.record(facts("a", "b", "stranger", started_s=6.0))
-    assert ledger.close("a") == StepTimes(5.0, 6.0, 1.0, 2, 3)
-    assert ledger.close("b") == StepTimes(6.0, 3.0, 0.5, 1, 3)
-    assert ledger.close("a") == StepTimes()
+def test_the_ledger_sums_the_steps_of_each_request() -> None:
+    ledger = StepLedger(capacity=3)
+    ledger.record(facts("a", "c", started_s=5.0))
+    ledger.record(facts("a", "b", "c", started_s=6.0))
+    assert ledger.of("a") == StepTimes(5.0, 6.0, 1.0, 2, 3)
+    assert ledger.of("b") == StepTimes(6.0, 3.0, 0.5, 1, 3)
+    assert ledger.of("stranger") == StepTimes()
+
+
+def test_the_ledger_forgets_who_was_longest_in_no_step() -> None:
+    ledger = StepLedger(capacity=2)
+    for name in ("a", "b", "a", "c"):
+        ledger.record(facts(name))
+    assert ledger.of("b") == StepTimes()
+    assert ledger.of("a").num_steps == 2
 
 
 def test_the_stages_of_a_request() -> None:

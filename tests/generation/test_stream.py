@@ -53,8 +53,7 @@ class Harness:
     ) -> None:
         self.aborted: list[str] = []
         self.events = EventStream("r", self.aborted.append)
-        self.ledger = StepLedger()
-        self.ledger.open("r")
+        self.ledger = StepLedger(8)
         tokens = list(range(1, len(pieces) + 1))
         tokens += [0] if finish.reason is FinishReason.END_TOKEN else []
         for at, token in enumerate(tokens):

@@ -11,6 +11,13 @@ from firsthand.scheduling.admission import Limits, check_request, max_stored_tok
 LIMITS = Limits(vocab_size=10, context_length=64, max_sequences=2, max_step_tokens=8)
 
 
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def request(
     prompt: tuple[object, ...],
     stop: StopRules | None = None,
@@ -72,3 +79,13 @@ def test_limits_are_positive_integers(field: str, value: object) -> None:
 def test_each_running_sequence_has_a_token_in_each_step() -> None:
     with pytest.raises(InvalidRequest, match="max_sequences"):
         Limits(vocab_size=8, context_length=8, max_sequences=9, max_step_tokens=8)
+
+
+HUGE = [10**5000, -(10**5000), "x" * 10**6, nested(5000)]
+
+
+@pytest.mark.parametrize("wrong", HUGE, ids=["int", "negative", "text", "deep list"])
+def test_prompt_9_a_refusal_is_short_whatever_the_id(wrong: object) -> None:
+    with pytest.raises(InvalidRequest, match="prompt") as refused:
+        check_request(request((wrong,)), LIMITS)
+    assert len(str(refused.value)) < 300

@@ -203,3 +203,62 @@ def test_s_6_a_panic_of_the_library_becomes_our_error() -> None:
             raise fault
     with pytest.raises(KeyboardInterrupt), native_faults("a file", "it failed"):
         raise KeyboardInterrupt
+
+
+@settings(deadline=None, max_examples=200)
+@given(text=st.text(max_size=60) | st.text(" \u2581a", max_size=60))
+def test_a_text_has_at_least_min_tokens(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.min_tokens(text) <= len(tokenizer.encode(text))
+
+
+def test_a_long_text_is_known_to_be_long_at_once(tokenizer: Tokenizer) -> None:
+    started = time.perf_counter()
+    assert tokenizer.min_tokens("a" * 10_000_000) > 100_000
+    assert time.perf_counter() - started < 0.5
+    assert tokenizer.min_tokens("") == 0
+    assert tokenizer.min_tokens("\ud800" * 1000) > 0  # `encode` refuses it by name
+
+
+def test_bytes_without_a_piece_do_not_count(write_folder: WriteFolder) -> None:
+    """Some vocabularies lack the pieces of a few control characters, which are then dropped."""
+
+    def without_a_byte(content: dict[str, Any]) -> None:
+        model = content["model"]
+        model["vocab"]["not spelled"] = model["vocab"].pop("\u0104")  # of the byte 4
+
+    tokenizer = Tokenizer.from_folder(write_folder(without_a_byte))
+    assert tokenizer.min_tokens("\x04" * 10_000) == len(tokenizer.encode("\x04" * 10_000)) == 0
+    assert tokenizer.min_tokens("a" * 10_000) > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "NFKC"}},
+        {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}},
+        {"normalizer": {"type": "Replace", "pattern": {"String": "aaaa"}, "content": "b"}},
+        {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+    ],
+)
+def test_what_may_drop_text_has_no_such_bound(
+    write_folder: WriteFolder, change: dict[str, Any]
+) -> None:
+    folder = write_folder(lambda content: content.update(change))
+    assert Tokenizer.from_folder(folder).min_tokens("a" * 10_000) == 0
+
+
+def test_a_canonical_form_makes_the_bound_wider(
+    write_folder: WriteFolder, tokenizer: Tokenizer
+) -> None:
+    folder = write_folder(lambda content: content.update({"normalizer": {"type": "NFC"}}))
+    wider = Tokenizer.from_folder(folder)
+    text = "\u212a" * 100
+    assert 0 < wider.min_tokens(text) < tokenizer.min_tokens(text)
+    assert wider.min_tokens(text) <= len(wider.encode(text))
+
+
+def test_an_error_about_an_id_is_short(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        tokenizer.token_bytes(-(10**5000))
+    assert len(str(refused.value)) < 300

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from firsthand.checks import shown
 from firsthand.cli import options
 from firsthand.cli.generate import open_llm, read_text, say_context
 from firsthand.cli.output import print_json, reported
@@ -73,7 +74,7 @@ def trace_step(
         from firsthand.cli.report import op_as_dict, print_step
 
         if step not in STEPS:
-            raise InvalidRequest("step", f"must be prompt or token, not {step!r}")
+            raise InvalidRequest("step", f"must be prompt or token, not {shown(step)}")
         content = read_text(text, "text")
         with open_llm(model, loading) as llm:
             ops = llm.trace(content, step=STEPS[step])

@@ -18,6 +18,7 @@ from typing import Annotated, get_type_hints
 
 import typer
 
+from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
 
 Model = Annotated[
@@ -163,8 +164,8 @@ def logit_bias(pairs: list[str] | None) -> dict[int, float]:
         try:
             token_id, amount = int(token), float(value)
         except ValueError:
-            raise InvalidRequest("logit_bias", f"must be ID=BIAS, not {pair!r}") from None
+            raise InvalidRequest("logit_bias", f"must be ID=BIAS, not {shown(pair)}") from None
         if token_id in bias:
-            raise InvalidRequest("logit_bias", f"token {token_id} is given twice")
+            raise InvalidRequest("logit_bias", f"token {shown(token_id)} is given twice")
         bias[token_id] = amount
     return bias

@@ -21,6 +21,7 @@ from typing import Literal
 from firsthand.compute.fusion import RULES
 from firsthand.generation import LLM, Completion
 from firsthand.generation.options import Options
+from firsthand.request import FinishReason
 
 PROMPT = "A test of the whole path, 世界 🙂: "
 NUM_TOKENS = 24
@@ -47,7 +48,8 @@ class Check:
 
 
 def run_checks(model: Path) -> Iterator[Check]:
-    """Every check in order; one that raises has failed, and says how."""
+    """Every check in order; one that raises has failed, and says how. An interrupt ends them all,
+    with KeyboardInterrupt: it is the person's word, and no outcome."""
     yield _timed("native, none: loads and answers", partial(_answers, model, "none"))
     yield _timed("native, int8: loads and answers", partial(_answers, model, "int8"))
     yield _timed("native, int4: loads and answers", partial(_answers, model, "int4"))
@@ -82,7 +84,9 @@ def _answers(model: Path, quantization: Literal["none", "int8", "int4"]) -> Outc
 def _same_seed(model: Path) -> Outcome:
     with LLM(model) as llm:
         first, again, other = (
-            llm.generate(PROMPT, max_tokens=NUM_TOKENS, ignore_end=True, seed=seed).token_ids
+            _ended(
+                llm.generate(PROMPT, max_tokens=NUM_TOKENS, ignore_end=True, seed=seed)
+            ).token_ids
             for seed in (1, 1, 2)
         )
     return first == again != other, "and another seed gives another"
@@ -92,6 +96,9 @@ def _streamed(model: Path) -> Outcome:
     with LLM(model) as llm:
         whole = _ask(llm)
         chunks = list(llm.stream(PROMPT, **GREEDY))
+        for chunk in chunks:
+            if chunk.completion is not None:
+                _ended(chunk.completion)
     text = "".join(chunk.text for chunk in chunks)
     ids = tuple(token_id for chunk in chunks for token_id in chunk.token_ids)
     return (text, ids) == (whole.text, whole.token_ids), f"{len(chunks)} chunks"
@@ -105,8 +112,8 @@ def _threads(model: Path) -> Outcome:
 def _together(model: Path) -> Outcome:
     prompts = [PROMPT, PROMPT[:9], PROMPT[::-1]]
     with LLM(model) as llm:
-        alone = [llm.generate(prompt, **GREEDY) for prompt in prompts]
-        together = llm.generate(prompts, **GREEDY)
+        alone = [_ended(llm.generate(prompt, **GREEDY)) for prompt in prompts]
+        together = [_ended(done) for done in llm.generate(prompts, **GREEDY)]
     return all(_equal(*pair)[0] for pair in zip(alone, together, strict=True)), "same bits"
 
 
@@ -133,7 +140,14 @@ def _torch(model: Path) -> Outcome:
 
 
 def _ask(llm: LLM) -> Completion:
-    return llm.generate(PROMPT, **GREEDY)
+    return _ended(llm.generate(PROMPT, **GREEDY))
+
+
+def _ended(done: Completion) -> Completion:
+    """It, unless Ctrl-C cut it short."""
+    if done.finish.reason is FinishReason.CANCELLED:
+        raise KeyboardInterrupt
+    return done
 
 
 def _equal(one: Completion, other: Completion) -> Outcome:

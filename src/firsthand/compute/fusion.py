@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from firsthand.checks import shown
 from firsthand.compute.plan import Op, Value
 from firsthand.errors import InvalidRequest
 
@@ -42,7 +43,7 @@ def check_rules(names: Collection[str]) -> None:
     for name in names:
         if name not in known:
             raise InvalidRequest(
-                "disabled_rules", f"no rule {name!r}; there are {', '.join(known)}"
+                "disabled_rules", f"no rule {shown(name)}; there are {', '.join(known)}"
             )
 
 

@@ -26,9 +26,10 @@ from firsthand.engine.engine import Engine
 from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import sample
 from firsthand.engine.worker import Worker
-from firsthand.errors import EngineError, InvalidRequest
+from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
 from firsthand.generation.completion import Completion
 from firsthand.generation.loading import (
+    Claim,
     LoadedModel,
     LoadKeywords,
     LoadOptions,
@@ -77,6 +78,8 @@ class LLM:
         check_names(options, LoadOptions.__slots__)
         if chat_template is not None and not isinstance(chat_template, str):
             raise InvalidRequest("chat_template", f"must be text, not {shown(chat_template)}")
+        if progress is not None and not callable(progress):
+            raise InvalidRequest("progress", f"must be callable, not {shown(progress)}")
         if not isinstance(model, str | Path | LoadedModel):
             raise InvalidRequest("model", f"must be a name or a path, not {shown(model)}")
         if isinstance(model, LoadedModel):
@@ -85,24 +88,26 @@ class LLM:
             loaded = model
         else:
             loaded = load_model(model, LoadOptions(**options), progress)
-        if not loaded.in_use.acquire(blocking=False):
-            raise InvalidRequest("model", "another LLM runs this loaded model; close it first")
         self._clock = time.perf_counter
         self._loaded = loaded
-        self._ledger = StepLedger()
+        max_requests = MAX_WAITING + loaded.limits.max_sequences
+        self._ledger = StepLedger(capacity=2 * max_requests)
         self._runner = ModelRunner(
             loaded.executor, loaded.store, loaded.limits.vocab_size, sample, self._clock
         )
         pool = BlockPool(loaded.num_pool_blocks, loaded.store.block_size)
         scheduler = Scheduler(loaded.limits, pool)
         self._engine = Engine(scheduler, self._runner, self._clock, self._ledger.record)
-        max_requests = MAX_WAITING + loaded.limits.max_sequences
         self._worker = Worker(self._engine, self._clock, max_requests)
-        self._worker.start()
         self._numbers = count()
-        templates = TemplateProcess()
-        self._template = ChatTemplate(loaded.tokenizer, templates, chat_template)
-        self._close = weakref.finalize(self, _close_all, self._worker, templates, loaded)
+        self._templates = TemplateProcess()
+        self._template = ChatTemplate(loaded.tokenizer, self._templates, chat_template)
+        self._claim = loaded.claim()
+        # For an owner who forgets; from here on a failure or an interrupt leaves nothing behind.
+        self._forgotten = weakref.finalize(
+            self, _close_all, self._worker, self._templates, self._claim
+        )
+        self._worker.start()
 
     @property
     def loaded(self) -> LoadedModel:
@@ -110,8 +115,9 @@ class LLM:
         return self._loaded
 
     def close(self) -> None:
-        """Cancel what runs and stop the engine. May be called twice."""
-        self._close()
+        """Cancel what runs and stop the engine. May be called again, also after an interrupt."""
+        _close_all(self._worker, self._templates, self._claim)
+        self._forgotten.detach()
 
     def __enter__(self) -> LLM:
         return self
@@ -209,10 +215,19 @@ class LLM:
 
     def _ids(self, prompt: object) -> tuple[int, ...]:
         if isinstance(prompt, str):
+            self._check_length(prompt)
             return tuple(self.tokenize(prompt))
         if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
             return tuple(prompt)  # that they are ids is checked with their range, by the engine
         raise InvalidRequest("prompt", f"must be text or token ids, not {type(prompt).__name__}")
+
+    def _check_length(self, prompt: str) -> None:
+        """A text that can only be too long is refused before the work of tokenizing it."""
+        least, limit = self._loaded.tokenizer.min_tokens(prompt), self._loaded.limits.context_length
+        if least >= limit:
+            raise ContextLengthExceeded(
+                "prompt", f"at least {least} tokens leave no room for a new one in {limit}"
+            )
 
     def _job(
         self,
@@ -233,15 +248,13 @@ class LLM:
 
     def _submit(self, job: Job) -> TextStream:
         request_id = job.request.request_id
-        self._ledger.open(request_id)
         try:
             events = self._worker.submit(job.request)
+            tokens = self._loaded.tokenizer
+            return TextStream(events, job, tokens, self._clock, self._ledger, self._report)
         except BaseException:  # also an interrupt, which may come after it was submitted
             self._worker.abort(request_id)
-            self._ledger.close(request_id)
             raise
-        tokens = self._loaded.tokenizer
-        return TextStream(events, job, tokens, self._clock, self._ledger, self._report)
 
     def _run_all(self, jobs: Sequence[Job]) -> Iterator[Completion]:
         """Each job's completion, in order. A few more than run at once are submitted ahead, so
@@ -270,10 +283,10 @@ class LLM:
         )
 
 
-def _close_all(worker: Worker, templates: TemplateProcess, loaded: LoadedModel) -> None:
+def _close_all(worker: Worker, templates: TemplateProcess, claim: Claim) -> None:
     worker.close()
     templates.close()
-    loaded.in_use.release()
+    claim.release()
 
 
 def _is_list_of_prompts(

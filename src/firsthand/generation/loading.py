@@ -101,6 +101,18 @@ class LoadOptions:
             _refuse("disabled_rules", bool(self.disabled_rules), "native")
 
 
+class Claim:
+    """One engine's hold on a loaded model, until it is released; again is allowed."""
+
+    def __init__(self, taken: threading.Lock) -> None:
+        self._taken: threading.Lock | None = taken
+
+    def release(self) -> None:
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            taken.release()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """All that an engine needs, ready. The last block of the store is for traces."""
@@ -112,8 +124,16 @@ class LoadedModel:
     limits: Limits
     weights: LoadReport
     times: LoadTimes
-    # Held by the one engine that runs it: two would share scratch memory and blocks.
-    in_use: threading.Lock = field(default_factory=threading.Lock)
+    _in_use: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def claim(self) -> Claim:
+        """Take the model for one engine: two would share scratch memory and blocks.
+
+        Raises InvalidRequest while another has it.
+        """
+        if not self._in_use.acquire(blocking=False):
+            raise InvalidRequest("model", "another LLM runs this loaded model; close it first")
+        return Claim(self._in_use)
 
     @property
     def num_pool_blocks(self) -> int:

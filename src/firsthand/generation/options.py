@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from firsthand.checks import check_integer
+from firsthand.checks import check_integer, shown
 from firsthand.errors import InvalidRequest
 from firsthand.request import MAX_SEED, RepetitionGuard, SamplingParams, StopRules
 from firsthand.text.stops import parse_stop
 
 DEFAULT_MAX_TOKENS = 256
+MAX_NAME_CHARS = 80  # of an unknown option, in the error
 
 
 class Options(TypedDict, total=False):
@@ -99,6 +100,7 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     choices = sorted(known)
     for name in given:
         if name not in choices:
+            name = name[:MAX_NAME_CHARS]
             near = difflib.get_close_matches(name, choices, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(choices)}"
             raise InvalidRequest(name, f"no such option; {hint}")
@@ -127,7 +129,7 @@ def _stop_token_ids(given: object) -> frozenset[int]:
 
 def _flag(name: str, given: object) -> bool:
     if not isinstance(given, bool):
-        raise InvalidRequest(name, f"must be True or False, not {given!r}")
+        raise InvalidRequest(name, f"must be True or False, not {shown(given)}")
     return given
 
 

@@ -134,33 +134,31 @@ class StepTimes:
 
 @dataclass(slots=True)
 class StepLedger:
-    """Sums the engine's facts per open request.
+    """Sums the engine's facts per request, for the last `capacity` that took part in a step.
 
     A fact is recorded before the step's events are delivered, so whoever has seen the last event
-    of a request finds its sums complete.
+    of a request finds its sums complete. Only the engine's thread writes, and nobody has to say
+    that a request began or ended: an interrupt can leave nothing behind.
     """
 
-    _open: dict[str, StepTimes] = field(default_factory=dict)
+    capacity: int
+    _times: dict[str, StepTimes] = field(default_factory=dict)  # the most recent last
 
-    def open(self, request_id: str) -> None:
-        self._open[request_id] = StepTimes()
-
-    def close(self, request_id: str) -> StepTimes:
-        """The sums of a request; it is forgotten here."""
-        return self._open.pop(request_id, StepTimes())
+    def of(self, request_id: str) -> StepTimes:
+        """The sums of a request; all 0 if it took part in no step, or too long ago."""
+        return self._times.get(request_id, StepTimes())
 
     def record(self, facts: StepFacts) -> None:
         """For the engine: its `on_step`."""
         for request_id in facts.request_ids:
-            times = self._open.get(request_id)
-            if times is None:
-                continue
-            if times.first_started_s is None:
-                times.first_started_s = facts.started_s
+            times = self._times.pop(request_id, None) or StepTimes(facts.started_s)
             times.forward_ms += facts.forward_ms
             times.sample_ms += facts.sample_ms
             times.num_steps += 1
             times.peak_batch = max(times.peak_batch, facts.num_sequences)
+            self._times[request_id] = times
+        while len(self._times) > self.capacity:
+            del self._times[next(iter(self._times))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,17 +66,20 @@ class TextStream:
         self._detokenizer = Detokenizer(tokens, continues=job.continues)
         self._stops = StopStrings(job.stop_strings)
         self._pieces: list[_Piece] = []
+        self._num_given = 0  # pieces in the chunks that have certainly reached the caller
+        self._num_in_chunk = 0  # the same, with the last chunk
         self._detokenize_s = 0.0
         self._closed = False
         self._completion: Completion | None = None
         self.failed: Completion | None = None
         # Runs also when the stream is dropped unread, where a generator's clean-up would not.
-        self._abandon = weakref.finalize(self, _abandon, events, ledger)
+        self._abandon = weakref.finalize(self, events.close)
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
 
     def __next__(self) -> Chunk:
+        self._num_given = self._num_in_chunk
         if self._closed:
             raise StopIteration
         try:
@@ -99,7 +102,7 @@ class TextStream:
         """End the generation now, with reason CANCELLED and the text so far. After its end, the
         same end again."""
         if self._completion is not None:
-            return Chunk("", (), None, self._completion)
+            return self._chunk(self._completion)
         at_s = self._clock()
         finish = Finish(FinishReason.CANCELLED, "interrupted")
         return self._take(TokenEvent(self._job.request.request_id, None, at_s, finish=finish))
@@ -118,15 +121,25 @@ class TextStream:
         # In one go: an interrupt finds a token with its text and its logprob, or none of them.
         self._pieces.append(_Piece(text, event.token_id, event.at_s, logprob))
         self._detokenize_s += self._clock() - started_s
-        token_ids = () if event.token_id is None else (event.token_id,)
-        logprobs = (() if logprob is None else (logprob,)) if self._wants_logprobs else None
         if finish is None:
-            return Chunk(text, token_ids, logprobs)
+            return self._chunk(None)
         completion = self._end(finish)
         if finish.reason is FinishReason.ERROR:
             self.failed = completion
             raise EngineError(f"request {self._job.request.request_id}: {finish.cause}")
-        return Chunk(text, token_ids, logprobs, completion)
+        return self._chunk(completion)
+
+    def _chunk(self, completion: Completion | None) -> Chunk:
+        """The pieces since the last chunk that reached the caller; an interrupt loses none."""
+        pieces = self._pieces[self._num_given :]
+        self._num_in_chunk = len(self._pieces)
+        logprobs = tuple(piece.logprob for piece in pieces if piece.logprob is not None)
+        return Chunk(
+            text="".join(piece.text for piece in pieces),
+            token_ids=tuple(piece.token_id for piece in pieces if piece.token_id is not None),
+            logprobs=logprobs if self._wants_logprobs else None,
+            completion=completion,
+        )
 
     def _text_of(self, event: TokenEvent) -> tuple[str, Finish | None]:
         """The text that is certain now, and the end: the engine's, or a stop string before it.
@@ -166,7 +179,6 @@ class TextStream:
         )
 
     def _end(self, finish: Finish) -> Completion:
-        steps = self._ledger.close(self._events.request_id)
         self.close()  # a stop string or an interrupt: the engine learns of it by this abort
         request = self._job.request
         token_ids = [piece.token_id for piece in self._pieces if piece.token_id is not None]
@@ -184,7 +196,7 @@ class TextStream:
             finish=finish,
             usage=Usage(len(request.prompt_token_ids), len(token_ids)),
             seed=request.seed,
-            report=self._report(request, timeline, steps),
+            report=self._report(request, timeline, self._ledger.of(request.request_id)),
             logprobs=logprobs if self._wants_logprobs else None,
         )
         return self._completion
@@ -201,11 +213,6 @@ class _Piece:
 
 
 _ENDS_BY_ID = (FinishReason.END_TOKEN, FinishReason.STOP_ID)
-
-
-def _abandon(events: EventStream, ledger: StepLedger) -> None:
-    events.close()
-    ledger.close(events.request_id)
 
 
 def _text(raw: bytes) -> str:

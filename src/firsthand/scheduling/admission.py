@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from firsthand.checks import check_integer, is_integer
+from firsthand.checks import check_integer, is_integer, shown
 from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.request import Request
 
@@ -72,6 +72,6 @@ def check_request(request: Request, limits: Limits) -> None:
 def _check_ids(field: str, token_ids: Iterable[object], vocab_size: int) -> None:
     for token_id in token_ids:
         if not is_integer(token_id):
-            raise InvalidRequest(field, f"token ids are integers, not {token_id!r}")
+            raise InvalidRequest(field, f"token ids are integers, not {shown(token_id)}")
         if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(field, f"token id {token_id} is outside 0…{vocab_size - 1}")
+            raise InvalidRequest(field, f"token id {shown(token_id)} is outside 0…{vocab_size - 1}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from firsthand.checks import shown
 from firsthand.errors import CapacityExceeded, InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
@@ -69,7 +70,9 @@ class Scheduler:
         """Queue a request. Raises InvalidRequest or CapacityExceeded, and then changes nothing."""
         self.check(request)
         if request.request_id in self._sequence_ids:
-            raise InvalidRequest("request_id", f"{request.request_id!r} is already in progress")
+            raise InvalidRequest(
+                "request_id", f"{shown(request.request_id)} is already in progress"
+            )
         sequence = Sequence(self._next_id, request, arrival_s, list(request.prompt_token_ids))
         self._next_id += 1
         self._sequence_ids[request.request_id] = sequence.sequence_id

@@ -19,6 +19,7 @@ from firsthand.text.pattern_rules import pattern_refusal
 
 MAX_COMPONENTS = 32
 MAX_PREFIX_CHARS = 8
+MAX_UNICODE_SHRINK = 4  # bytes that a canonical form makes one of: 3 (the Kelvin sign), and room
 
 _NORMALIZERS = {"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Replace", "Prepend", "Strip"}
 _PRE_TOKENIZERS = {"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation"} | {
@@ -63,6 +64,30 @@ def check_pipeline(content: Mapping[str, Any], source: str) -> Pipeline:
             # stretches between markers one by one; so the prefix is put there by us.
             part["prepend_scheme"], prefix_first = "never", True
     return Pipeline(normalizer, pre_tokenizer, prefix_first)
+
+
+def bytes_kept(normalizer: object, pre_tokenizer: object) -> float:
+    """At least this share of a text's bytes is still there when the merges begin; 0: unknown."""
+    kept = 1.0
+    for part in _walk(normalizer):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("NFC", "NFD"):
+            kept /= MAX_UNICODE_SHRINK
+        elif kind == "Replace" and isinstance(part, dict) and _grows(part):
+            pass
+        elif kind not in ("Sequence", "Prepend"):
+            return 0.0
+    for part in _walk(pre_tokenizer):
+        if not isinstance(part, dict) or part.get("behavior") == "Removed":
+            return 0.0
+        if part.get("type") in ("Whitespace", "WhitespaceSplit"):
+            return 0.0
+    return kept
+
+
+def _grows(replace: Mapping[str, Any]) -> bool:
+    plain = replace["pattern"].get("String")
+    return plain is not None and len(replace["content"].encode()) >= len(plain.encode())
 
 
 def read_decoder(decoder: object, source: str) -> Decoding:

@@ -20,9 +20,10 @@ marker is BOS gets no second one. In plain text a typed BOS stays text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,17 @@ from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.text.detokenize import Detokenizer
 from firsthand.text.gguf_vocab import vocabulary_from_gguf
 from firsthand.text.markers import MarkerIndex, fold_case
+from firsthand.text.pipeline_rules import bytes_kept
 from firsthand.text.tokenizer_json import vocabulary_from_folder
-from firsthand.text.vocabulary import WORD_MARK, Vocabulary, token_bytes_table
+from firsthand.text.vocabulary import (
+    WORD_MARK,
+    Vocabulary,
+    longest_token_bytes,
+    token_bytes_table,
+    unspelled_bytes,
+)
+
+_NOT_IN_UTF_8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._codec = _build_codec(vocabulary)
         self._bytes = token_bytes_table(vocabulary)
+        self._least_ids = _least_ids(vocabulary, self._bytes)
         self._markers = MarkerIndex(token for token in vocabulary.added if not token.is_text)
         self._controls = MarkerIndex(
             replace(token, text=fold_case(token.text))
@@ -128,6 +139,12 @@ class Tokenizer:
                 f"but the model has {num_logits} logits",
             )
 
+    def min_tokens(self, text: str) -> int:
+        """`encode(text)` gives at least so many ids. It takes a fraction of the time, so that a
+        text that cannot fit is refused before it is encoded. From the longest token's bytes; 0
+        where the vocabulary may drop text."""
+        return self._least_ids(text.encode("utf-8", "surrogatepass"))
+
     def encode(self, text: str, *, special: bool = False, add_bos: bool | None = None) -> list[int]:
         """The ids of `text`. `special` parses markers in it; leave it off for what users typed.
 
@@ -155,7 +172,7 @@ class Tokenizer:
         """The exact bytes of a token. Empty for control tokens when `skip_special`, and for ids
         above the vocabulary, which a model with padded logits may produce."""
         if token_id < 0:
-            raise InvalidRequest("token_ids", f"{token_id} is negative")
+            raise InvalidRequest("token_ids", f"{shown(token_id)} is negative")
         if token_id >= len(self._bytes) or (skip_special and token_id in self.special_ids):
             return b""
         return self._bytes[token_id]
@@ -252,6 +269,16 @@ def _build_codec(vocabulary: Vocabulary) -> Any:
         )
         _check_added(vocabulary.source, codec, [(t.token_id, t.text) for t in text_tokens])
     return codec
+
+
+def _least_ids(vocabulary: Vocabulary, table: list[bytes]) -> Callable[[bytes], int]:
+    """The bound of `Tokenizer.min_tokens`, for a text's bytes."""
+    kept = bytes_kept(vocabulary.normalizer, vocabulary.pre_tokenizer)
+    unspelled = unspelled_bytes(vocabulary)
+    if unspelled is None or not kept or (kept < 1.0 and not _NOT_IN_UTF_8.issuperset(unspelled)):
+        return lambda _: 0
+    longest = longest_token_bytes(vocabulary, table) / kept
+    return lambda data: ceil(len(data.translate(None, unspelled)) / longest)
 
 
 def _check_added(source: str, codec: Any, tokens: Sequence[tuple[int, str]]) -> None:

@@ -177,6 +177,24 @@ def token_bytes_table(vocabulary: Vocabulary) -> list[bytes]:
     return table
 
 
+def longest_token_bytes(vocabulary: Vocabulary, table: list[bytes]) -> int:
+    """Of the text, as the merges see it, that one token can stand for. `table`: its bytes."""
+    spelled = 0
+    if not vocabulary.byte_level:  # there U+2581 has three bytes; the space it stands for, one
+        spelled = max((len(text.encode()) for text in vocabulary.texts if text), default=0)
+    return max(spelled, *map(len, table), 1)
+
+
+def unspelled_bytes(vocabulary: Vocabulary) -> bytes | None:
+    """The bytes that become a part of no token of their own. None: it could be any."""
+    if any(it.is_text and (it.strip_left or it.strip_right) for it in vocabulary.added):
+        return None
+    if vocabulary.byte_level:
+        alphabet = byte_alphabet().items()
+        return bytes(byte for char, byte in alphabet if char not in vocabulary.pieces)
+    return b"" if vocabulary.byte_fallback and len(vocabulary.byte_ids) == 256 else None
+
+
 def byte_alphabet() -> dict[str, int]:
     """GPT-2's printable character for each byte (github.com/openai/gpt-2, encoder.py): bytes
     that are printable in Latin-1 stand for themselves, the others for U+0100 and onwards."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from firsthand.checks import shown
 from firsthand.errors import CheckpointError
 from firsthand.weights.mapped import MappedFile
 
@@ -60,7 +61,7 @@ def read_entries(file: MappedFile) -> dict[str, Entry]:
     reached = 0
     for entry in sorted(entries.values(), key=lambda e: e.header):
         if entry.header < reached:
-            raise CheckpointError(file.name, f"archive entry {entry.name!r} overlaps another")
+            raise CheckpointError(file.name, f"archive entry {shown(entry.name)} overlaps another")
         reached = entry.offset + entry.num_bytes
     if reached > directory.offset:
         raise CheckpointError(file.name, "archive entries run into the directory")
@@ -104,7 +105,9 @@ def _read_directory(file: MappedFile, directory: _Directory) -> dict[str, Entry]
         extra = file.data[after + name_bytes : after + name_bytes + extra_bytes]
         entry = _read_entry(file, raw_name, fields, extra)
         if entry.name in entries:
-            raise CheckpointError(file.name, f"archive entry {entry.name!r} stands there twice")
+            raise CheckpointError(
+                file.name, f"archive entry {shown(entry.name)} stands there twice"
+            )
         entries[entry.name] = entry
     return entries
 
@@ -113,18 +116,20 @@ def _read_entry(file: MappedFile, raw_name: bytes, fields: tuple[int, ...], extr
     name = _decode_name(file, raw_name)
     flags, method = fields[3], fields[4]
     if method != 0 or flags & _ENCRYPTED:
-        raise CheckpointError(file.name, f"archive entry {name!r} is compressed or encrypted")
+        raise CheckpointError(file.name, f"archive entry {shown(name)} is compressed or encrypted")
     stored, size, header = _sizes(fields[8], fields[9], fields[16], extra)
     if stored != size:
-        raise CheckpointError(file.name, f"archive entry {name!r} has two different sizes")
+        raise CheckpointError(file.name, f"archive entry {shown(name)} has two different sizes")
     mark, _, _, local_method, _, _, _, _, _, name_bytes, extra_bytes = _unpack(file, _LOCAL, header)
     name_at = header + _LOCAL.size
     same_name = file.data[name_at : name_at + name_bytes] == raw_name
     if mark != _LOCAL_MARK or local_method != 0 or not same_name:
-        raise CheckpointError(file.name, f"archive entry {name!r} is not where it should be")
+        raise CheckpointError(file.name, f"archive entry {shown(name)} is not where it should be")
     offset = name_at + name_bytes + extra_bytes
     if offset + size > file.num_bytes:
-        raise CheckpointError(file.name, f"archive entry {name!r} runs past the end of the file")
+        raise CheckpointError(
+            file.name, f"archive entry {shown(name)} runs past the end of the file"
+        )
     return Entry(name, header, offset, size)
 
 

@@ -234,11 +234,17 @@ def test_weights_are_held_once_and_sources_let_go(spec: ModelSpec) -> None:
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"device": "tpu"}, "device"), ({"attention": "x"}, "attention"), ({"dtype": "x"}, "dtype")],
+    [
+        ({"device": "tpu"}, "device"),
+        pytest.param({"device": "x" * 10**6}, "device", id="long"),
+        ({"attention": "x"}, "attention"),
+        ({"dtype": "x"}, "dtype"),
+    ],
 )
 def test_an_unknown_option_is_refused_by_name(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"{field}: must be one of"):
+    with pytest.raises(InvalidRequest, match=f"{field}: must be one of") as refused:
         TorchExecutor(**options)
+    assert len(str(refused.value)) < 300
 
 
 def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from firsthand.checks import check_choice
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Held, ModelProgram, OpTime
 from firsthand.compute.torch.attention import ATTENTIONS, AttentionName
@@ -40,8 +41,8 @@ class TorchExecutor:
         attention: AttentionName = "fast",
         dtype: DTypeName = "float32",
     ) -> None:
-        _check_choice("attention", attention, get_args(AttentionName))
-        _check_choice("dtype", dtype, get_args(DTypeName))
+        check_choice("attention", attention, get_args(AttentionName))
+        check_choice("dtype", dtype, get_args(DTypeName))
         self._device = _device(device)
         self._attention = ATTENTIONS[attention]
         self._dtype = torch.float32 if dtype == "float32" else torch.float64
@@ -117,15 +118,10 @@ class TorchExecutor:
 
 
 def _device(name: str) -> torch.device:
-    _check_choice("device", name, ("cpu", "cuda"))
+    check_choice("device", name, ("cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise InvalidRequest("device", "'cuda' was asked for, but torch finds no CUDA device")
     return torch.device(name)
-
-
-def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidRequest(field, f"must be one of {', '.join(choices)}, not {value!r}")
 
 
 def _check_range(what: str, values: NDArray[np.int32], limit: int) -> None:

@@ -260,22 +260,31 @@ void Plan::run_op(const LinearOp& s, const Batch& b) {
                             prepared};
   threads_->run(rows, 4, [&](int64_t i, int64_t j, int) { kernels_.prepare(prepare, i, j); });
 
-  const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
+  // The panels of all weights are one row of items, so that q, k and v cost one call of the threads.
   const bool gated = s.gated != Activation::none;
-  for (size_t i = 0; i < (gated ? 1 : s.weights.size()); ++i) {
-    const LinearCall call{s.weights[i].get(),
-                          gated ? s.weights[1].get() : nullptr,
-                          bias(i),
-                          gated ? bias(1) : nullptr,
-                          s.residual < 0 ? nullptr : at(s.residual),
-                          s.logits ? logits_.data() : at(s.outs[i]),
-                          s.gated,
-                          prepared,
-                          rows};
-    const int64_t panels = s.weights[i]->num_panels();
-    threads_->run(panels, grain_of(panels, threads_->count()),
-                  [&](int64_t p, int64_t q, int) { kernels_.linear(call, p, q); });
-  }
+  const size_t num_results = gated ? 1 : s.weights.size();
+  int64_t panels = 0;
+  for (size_t i = 0; i < num_results; ++i) panels += s.weights[i]->num_panels();
+  const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
+  threads_->run(panels, grain_of(panels, threads_->count()), [&](int64_t begin, int64_t end, int) {
+    int64_t first = 0;  // panel of the row of items where weight i begins
+    for (size_t i = 0; i < num_results; ++i) {
+      const int64_t last = first + s.weights[i]->num_panels();
+      if (begin < last && end > first) {
+        const LinearCall call{s.weights[i].get(),
+                              gated ? s.weights[1].get() : nullptr,
+                              bias(i),
+                              gated ? bias(1) : nullptr,
+                              s.residual < 0 ? nullptr : at(s.residual),
+                              s.logits ? logits_.data() : at(s.outs[i]),
+                              s.gated,
+                              prepared,
+                              rows};
+        kernels_.linear(call, std::max(begin, first) - first, std::min(end, last) - first);
+      }
+      first = last;
+    }
+  });
 }
 
 void Plan::run_op(const RopeOp& s, const Batch& b) {
@@ -295,7 +304,10 @@ void Plan::run_op(const AttendOp& s, const Batch& b) {
                         b.block_size,  s.num_heads,    1.0f / std::sqrt(static_cast<float>(d_)),
                         s.rotate,      rotation(),     cache(s.layer)};
   const int64_t scratch = attend_scratch(d_, s.num_heads / s.num_kv_heads);
-  threads_->run(num_tiles_ * s.num_kv_heads, 1, [&](int64_t i, int64_t j, int thread) {
+  // A short context is done before a second thread has woken.
+  const int64_t items = num_tiles_ * s.num_kv_heads;
+  const bool is_short = b.num_tokens == 1 && b.positions[0] < 2 * kChunk;
+  threads_->run(items, is_short ? items : 1, [&](int64_t i, int64_t j, int thread) {
     kernels_.attend(call, i, j, attend_scratch_.data() + thread * scratch);
   });
 }
