@@ -22,7 +22,8 @@ from firsthand.errors import InvalidRequest
 from firsthand.generation.loading import LoadKeywords, LoadOptions
 from firsthand.generation.options import Options, read_options
 
-NOT_ON_THE_COMMAND_LINE = {"max_sequences", "max_step_tokens"}  # one sequence; its default
+# One sequence; the defaults.
+NOT_ON_THE_COMMAND_LINE = {"max_sequences", "max_step_tokens", "max_logit_rows"}
 
 
 def names(group: type[Loading] | type[Sampling]) -> set[str]:

@@ -31,6 +31,8 @@ from firsthand.generation.loading import (
         ("max_context", {"max_context": 1.5}),
         ("max_sequences", {"max_sequences": 0}),
         ("max_sequences", {"max_sequences": 9, "max_step_tokens": 8}),
+        ("max_logit_rows", {"max_logit_rows": 3}),  # fewer than sequences
+        ("max_logit_rows", {"max_logit_rows": 9, "max_step_tokens": 8}),
         ("attention", {"attention": "plain"}),
         ("threads", {"executor": "torch", "threads": 2}),
         ("disabled_rules", {"executor": "torch", "disabled_rules": ("fuse",)}),

@@ -4,7 +4,8 @@ Owns: the list of commands, in the order in which help shows them; what wrong us
 May not know: what a command does; each stands in the file of its verb group. Only the standard
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
-Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `check.py`.
+Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `evaluate.py`,
+`check.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from firsthand import __version__
-from firsthand.cli import check, generate, inspect, models
+from firsthand.cli import check, evaluate, generate, inspect, models
 from firsthand.cli.options import flat
 from firsthand.cli.output import (
     FAILED,
@@ -100,6 +101,7 @@ def build_app() -> typer.Typer:
         "inspect": inspect.inspect,
         "tokenize": generate.tokenize,
         "trace-step": inspect.trace_step,
+        "eval": evaluate.evaluate,
         "selftest": check.selftest,
         "convert": models.convert,
     }

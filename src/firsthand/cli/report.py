@@ -16,6 +16,7 @@ from firsthand.cli.output import in_bytes, print_table, say, table
 from firsthand.compute.executor import OpTime
 from firsthand.generation.completion import Completion
 from firsthand.generation.loading import LoadedModel
+from firsthand.weights.loading import LoadReport
 
 
 def print_report(done: Completion, loaded: LoadedModel) -> None:
@@ -44,8 +45,7 @@ def print_report(done: Completion, loaded: LoadedModel) -> None:
 def _print_memory(done: Completion, loaded: LoadedModel) -> None:
     """Its parts do not add up to the peak: a page counts when it is touched, and code counts."""
     memory, store = done.report.memory, loaded.store
-    formats = Counter(tensor.format for tensor in loaded.weights.tensors).most_common()
-    held = ", ".join(f"{count} × {name}" for name, count in formats)
+    held = formats_held(loaded.weights)
     # The last token was never read back, unless there is none.
     num_stored = done.usage.total_tokens - min(1, done.usage.completion_tokens)
     context = in_bytes(memory.kv_reserved_bytes // store.num_blocks)
@@ -56,6 +56,12 @@ def _print_memory(done: Completion, loaded: LoadedModel) -> None:
         f"{loaded.spec.context_length}; reserved: {store.num_blocks} contexts of {context}"
     )
     say(f"  scratch {in_bytes(memory.scratch_bytes):>12}")
+
+
+def formats_held(weights: LoadReport) -> str:
+    """How many tensors are held in each format: `211 × int4/32+min, 61 × float32`."""
+    formats = Counter(tensor.format for tensor in weights.tensors).most_common()
+    return ", ".join(f"{count} × {name}" for name, count in formats)
 
 
 def print_shapes(ops: Sequence[OpTime]) -> None:

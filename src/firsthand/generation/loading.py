@@ -56,6 +56,7 @@ class LoadKeywords(TypedDict, total=False):
     kv_dtype: KVType
     max_step_tokens: int
     max_sequences: int
+    max_logit_rows: int | None
     disabled_rules: Sequence[str]
     attention: Attention | None
 
@@ -68,7 +69,9 @@ class LoadOptions:
     auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
     one per core. `kv_dtype`: float16 or float32. `max_step_tokens`: what one step computes at
     most; longer prompts take several steps. `max_sequences`: how many run at once.
-    `disabled_rules` (native): fusion rules to leave out. `attention` (torch): which of its rungs.
+    `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
+    that an engine asks for. `disabled_rules` (native): fusion rules to leave out. `attention`
+    (torch): which of its rungs.
     """
 
     executor: ExecutorName = "native"
@@ -79,6 +82,7 @@ class LoadOptions:
     kv_dtype: KVType = "float16"
     max_step_tokens: int = 512
     max_sequences: int = 4
+    max_logit_rows: int | None = None
     disabled_rules: Sequence[str] = ()
     attention: Attention | None = None
 
@@ -90,6 +94,9 @@ class LoadOptions:
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1)
         Limits(1, 1, self.max_sequences, self.max_step_tokens)  # refused now, not after a load
+        if self.max_logit_rows is not None:
+            rows = (self.max_sequences, self.max_step_tokens)
+            check_integer("max_logit_rows", self.max_logit_rows, *rows)
         rules = self.disabled_rules
         if not isinstance(rules, list | tuple) or not all(isinstance(r, str) for r in rules):
             raise InvalidRequest("disabled_rules", f"must be a list of names, not {shown(rules)}")
@@ -122,6 +129,7 @@ class LoadedModel:
     executor: Executor
     store: KVStore
     limits: Limits
+    max_logit_rows: int
     weights: LoadReport
     times: LoadTimes
     _in_use: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -181,7 +189,8 @@ def load_model(
         max_sequences=options.max_sequences,
         max_step_tokens=options.max_step_tokens,
     )
-    executor.prepare(families.program(spec), limits.max_step_tokens, limits.max_sequences)
+    max_logit_rows = options.max_logit_rows or limits.max_sequences
+    executor.prepare(families.program(spec), limits.max_step_tokens, max_logit_rows)
     store = _store(spec, limits, options.kv_dtype)
     ready_s = clock()
     return LoadedModel(
@@ -190,6 +199,7 @@ def load_model(
         executor=executor,
         store=store,
         limits=limits,
+        max_logit_rows=max_logit_rows,
         weights=weights,
         times=LoadTimes(
             open_ms=(opened_s - began_s) * 1e3,

@@ -116,6 +116,7 @@ def sample_row(
     position: int,
     num_logprobs: int,
 ) -> tuple[int, float | None, tuple[tuple[int, float], ...], str | None]: ...
+def token_logprob(logits: Floats, token_id: int) -> float: ...
 def row_masses(
     logits: Floats,
     settings: tuple[float, int, float, float, float, float, float],

@@ -1,7 +1,7 @@
 // Python's view of the sampler.
 //
-// Owns: the conversion of arguments and results. `sample_row` works without the interpreter lock;
-// the other functions are there for tests, and for looking inside.
+// Owns: the conversion of arguments and results. `sample_row` and `token_logprob` work without
+// the interpreter lock; the other functions are there for tests, and for looking inside.
 // May not know: arithmetic.
 // Read next: sampler.hpp.
 #include <nanobind/nanobind.h>
@@ -93,6 +93,18 @@ nb::object sample_row(const Row& logits, const nb::tuple& settings, const nb::tu
   return nb::make_tuple(outcome.token_id, outcome.logprob, nb::tuple(top), nb::none());
 }
 
+double token_logprob(const Row& logits, int64_t token_id) {
+  const std::span<const float> row = checked(logits);
+  std::string error;
+  double logprob = 0.0;
+  {
+    const nb::gil_scoped_release unlocked;
+    logprob = sampler::token_logprob(row, token_id, error);
+  }
+  if (!error.empty()) throw std::invalid_argument(error);
+  return logprob;
+}
+
 nb::object row_masses(const Row& logits, const nb::tuple& settings, const nb::tuple& logit_bias,
                       const nb::tuple& history, int64_t num_prompt_tokens) {
   const std::span<const float> row = checked(logits);
@@ -112,6 +124,7 @@ int64_t drawn(const std::vector<uint64_t>& masses, uint64_t bits) {
 void bind_sampler(nb::module_& m) {
   m.def("sample_row", &sample_row, "logits"_a, "settings"_a, "logit_bias"_a, "history"_a,
         "num_prompt_tokens"_a, "seed"_a, "position"_a, "num_logprobs"_a);
+  m.def("token_logprob", &token_logprob, "logits"_a, "token_id"_a);
   m.def("row_masses", &row_masses, "logits"_a, "settings"_a, "logit_bias"_a, "history"_a,
         "num_prompt_tokens"_a);
   m.def("drawn", &drawn, "masses"_a, "bits"_a);

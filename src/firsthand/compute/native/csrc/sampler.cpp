@@ -339,6 +339,13 @@ std::string with_final_logits(std::span<const float> row, const Settings& settin
   });
 }
 
+[[gnu::noinline]] void token_logprob_in_mode(std::span<const float> row, int64_t token_id,
+                                             double& logprob, std::string& error) {
+  error = with_checked_max(row, [&](auto logits, auto max) {
+    logprob = (double{logits[token_id]} - double{max}) - log_sum_exp(logits, double{max});
+  });
+}
+
 }  // namespace
 
 int64_t drawn(std::span<const uint64_t> masses, uint64_t bits) {
@@ -362,6 +369,17 @@ Outcome sample_row(std::span<const float> logits, const Settings& settings, uint
   Outcome outcome;
   sample_row_in_mode(logits, settings, random_bits(seed, position), num_logprobs, outcome);
   return outcome;
+}
+
+double token_logprob(std::span<const float> logits, int64_t token_id, std::string& error) {
+  const DefaultFloatMode mode;
+  double logprob = 0.0;
+  if (token_id < 0 || token_id >= std::ssize(logits)) {
+    error = "token " + std::to_string(token_id) + " is outside the row";
+  } else {
+    token_logprob_in_mode(logits, token_id, logprob, error);
+  }
+  return logprob;
 }
 
 std::vector<uint64_t> row_masses(std::span<const float> logits, const Settings& settings,

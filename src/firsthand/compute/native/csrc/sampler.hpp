@@ -57,6 +57,10 @@ struct Outcome {
 Outcome sample_row(std::span<const float> logits, const Settings& settings, uint64_t seed,
                    uint64_t position, int64_t num_logprobs);
 
+// The log-probability of a token by the raw logits, as float64; −infinity for a masked token. On
+// bad logits, or an id outside the row, `error` is set. 1 ≤ V ≤ kMaxVocab.
+double token_logprob(std::span<const float> logits, int64_t token_id, std::string& error);
+
 // The masses (V,) from which a row's token is drawn; 0 for every token that a filter dropped.
 // Empty, with `error` set, where sample_row would give that error. Temperature ≥ kGreedyBelow.
 std::vector<uint64_t> row_masses(std::span<const float> logits, const Settings& settings,
