@@ -50,7 +50,8 @@ format: $(VENV)/.checks
 
 bench: $(VENV)/.installed ## one JSON line per measurement, kept in bench/results/
 	@$(FIRSTHAND) pull $(MODEL) >&2
-	@$(PY) bench/decode.py $(MODEL)
+	@$(PY) bench/record.py latency $(MODEL)
+	@$(PY) bench/record.py startup $(MODEL)
 
 serve: ## comes with the service
 	@echo "make serve: the HTTP service is not built yet; use 'make run' or 'make chat'." >&2; exit 1

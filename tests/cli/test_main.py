@@ -24,9 +24,11 @@ COMMANDS = [
     "tokenize",
     "trace-step",
     "eval",
+    "profile",
     "selftest",
     "convert",
 ]
+BENCH = ["bench latency", "bench startup", "bench ablate"]
 
 
 def firsthand(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +49,7 @@ def test_help_names_every_command() -> None:
 
 def help_of(command: str) -> dict[str, str]:
     """Its options, each with its help text, from a page so wide that none is broken."""
-    shown = CliRunner().invoke(build_app(), [command, "--help"], terminal_width=300)
+    shown = CliRunner().invoke(build_app(), [*command.split(), "--help"], terminal_width=300)
     assert shown.exit_code == 0
     joined = re.sub(r"\n {10,}", "  ", shown.output)  # a long option stands above its text
     lines = [line.strip() for line in joined.splitlines() if line.startswith("  --")]
@@ -56,7 +58,7 @@ def help_of(command: str) -> dict[str, str]:
     return {part[0]: part[1] if len(part) == 2 else "" for part in parts}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *BENCH])
 def test_each_command_explains_each_option_and_its_default(command: str) -> None:
     """A lone flag has no default to tell: it is off."""
     for option, text in help_of(command).items():

@@ -4,7 +4,7 @@ Owns: the list of commands, in the order in which help shows them; what wrong us
 May not know: what a command does; each stands in the file of its verb group. Only the standard
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
-Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `evaluate.py`,
+Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `evaluate.py`, `bench.py`,
 `check.py`.
 """
 
@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from firsthand import __version__
-from firsthand.cli import check, evaluate, generate, inspect, models
+from firsthand.cli import bench, check, evaluate, generate, inspect, models
 from firsthand.cli.options import flat
 from firsthand.cli.output import (
     FAILED,
@@ -102,12 +102,27 @@ def build_app() -> typer.Typer:
         "tokenize": generate.tokenize,
         "trace-step": inspect.trace_step,
         "eval": evaluate.evaluate,
+        "profile": bench.profile,
         "selftest": check.selftest,
         "convert": models.convert,
     }
     for name, command in commands.items():
         app.command(name, cls=Command)(flat(command))
+    app.add_typer(_bench(), name="bench")
     return app
+
+
+def _bench() -> typer.Typer:
+    """The commands of `firsthand bench`."""
+    group = typer.Typer(help="Measure a model on this machine.", no_args_is_help=True)
+    commands: dict[str, Callable[..., None]] = {
+        "latency": bench.latency,
+        "startup": bench.startup,
+        "ablate": bench.ablate,
+    }
+    for name, command in commands.items():
+        group.command(name, cls=Command)(flat(command))
+    return group
 
 
 def _show_version(wanted: bool) -> None:

@@ -102,6 +102,7 @@ def op_as_dict(op: OpTime) -> dict[str, object]:
         "shape": list(op.shape),
         "ms": op.ms,
         "num_bytes": op.num_bytes,
+        "num_macs": op.num_macs,
     }
 
 

@@ -48,6 +48,11 @@ class FlatBatch:
         ends = self.row_starts[1:][self.row_starts[1:] > self.row_starts[:-1]]
         return int((self.positions[ends - 1].astype(np.int64) + 1).sum())
 
+    @property
+    def num_seen_tokens(self) -> int:
+        """Tokens that attention weighs: each row sees its sequence up to itself."""
+        return int((self.positions.astype(np.int64) + 1).sum())
+
     def slots(self) -> NDArray[np.int64]:
         """(T,) the store slot of each row."""
         sequence = np.repeat(np.arange(self.num_sequences), np.diff(self.row_starts))

@@ -45,6 +45,8 @@ class OpTime:
 
     `num_bytes` is what it has to read from memory: its weights (of an embedding, the batch's rows),
     and for an attention the keys and values of every context. Activations are not counted.
+    `num_macs` are the multiply-accumulates of its products: of a linear layer rows · N · K, of an
+    attention two per query head, dimension and position seen. Sums over one row do not count.
     """
 
     name: str
@@ -52,6 +54,7 @@ class OpTime:
     shape: tuple[int, ...]
     ms: float
     num_bytes: int
+    num_macs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,10 @@ def test_trace_gives_the_same_bits_and_one_entry_per_operator(disabled: tuple[st
     assert read["attend"] == 2 * 9 * 3 * 16 * 4
     assert read["head"] == executor._weights[EMBEDDING].num_bytes
     assert 0 < read["embed"] < read["head"]
+    products = {entry.name: entry.num_macs for entry in times}
+    assert products["head"] == 9 * 101 * model.spec.width
+    assert products["attend"] == 2 * 45 * model.spec.num_heads * model.spec.head_size
+    assert products["embed"] == 0
 
 
 def bad_batches(model: MicroModel) -> Sequence[tuple[str, dict[str, NDArray[np.generic]]]]:

@@ -221,6 +221,9 @@ def test_trace_has_the_same_bits_and_names_every_operator(spec: ModelSpec) -> No
     assert times[-1].num_bytes == VOCAB * 24 * 4
     attend = next(time for time in times if time.name == "attend")
     assert (attend.shape, attend.num_bytes) == ((14, 48), 2 * (12 + 2) * 16 * 4)
+    assert attend.num_macs == 2 * (78 + 3) * 48  # 1 + … + 12 positions, and 1 + 2
+    assert times[-1].num_macs == 2 * VOCAB * 24
+    assert next(time for time in times if time.name == "linear").num_macs == 14 * 48 * 24
 
 
 def test_weights_are_held_once_and_sources_let_go(spec: ModelSpec) -> None:

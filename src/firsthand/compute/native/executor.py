@@ -137,7 +137,14 @@ class NativeExecutor:
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         logits, times = self._replay(batch, store, trace=True)
         entries = [
-            OpTime(op.name, str(op), _shape(op, batch), ms, self._bytes_of(op, batch, store))
+            OpTime(
+                op.name,
+                str(op),
+                _shape(op, batch),
+                ms,
+                self._bytes_of(op, batch, store),
+                self._macs_of(op, batch),
+            )
             for op, ms in zip(self.ops, times, strict=True)
         ]
         return logits, entries
@@ -196,6 +203,17 @@ class NativeExecutor:
                 return batch.num_tokens * weights[0].num_bytes // weights[0].n
             case _:
                 return sum(weight.num_bytes for weight in weights)
+
+    def _macs_of(self, op: Op, batch: FlatBatch) -> int:
+        match op.name:
+            case "attend":
+                return 2 * op.inputs[0].width * batch.num_seen_tokens
+            case "linear" | "head":
+                rows = batch.logit_rows.shape[0] if op.name == "head" else batch.num_tokens
+                shapes = [self._shape_of(name) for name in op.weights]
+                return int(rows) * sum(n * k for n, k in shapes)
+            case _:
+                return 0
 
     def _lower(self, plan: _native.Plan, op: Op, buffers: dict[Value, int]) -> None:
         """Hand one operator to C++."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -51,7 +52,8 @@ class TracedOps:
 
     def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
         num_bytes = self._bytes_of(weight) + (self._bytes_of(bias) if bias else 0)
-        return self._timed("linear", weight, num_bytes, lambda: self._ops.linear(x, weight, bias))
+        call = partial(self._ops.linear, x, weight, bias)
+        return self._timed("linear", weight, num_bytes, call, self._macs_of(x, weight))
 
     def rope(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
         return self._timed("rope", f"{num_heads} heads", 0, lambda: self._ops.rope(x, num_heads))
@@ -73,6 +75,7 @@ class TracedOps:
             f"layer {layer}",
             num_bytes,
             lambda: self._ops.attend(layer, q, num_heads, num_kv_heads),
+            2 * q.shape[1] * self._batch.num_seen_tokens,
         )
 
     def activation(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
@@ -83,20 +86,31 @@ class TracedOps:
 
     def head(self, x: torch.Tensor, weight: str) -> torch.Tensor:
         num_bytes = self._bytes_of(weight)
-        return self._timed("head", weight, num_bytes, lambda: self._ops.head(x, weight))
+        num_rows = int(self._batch.logit_rows.shape[0])
+        num_macs = num_rows * self._weights[weight].numel()
+        call = partial(self._ops.head, x, weight)
+        return self._timed("head", weight, num_bytes, call, num_macs)
 
     def _bytes_of(self, weight: str) -> int:
         return int(self._weights[weight].nbytes)
 
+    def _macs_of(self, x: torch.Tensor, weight: str) -> int:
+        return int(x.shape[0] * self._weights[weight].numel())
+
     def _timed(
-        self, name: str, detail: str, num_bytes: int, call: Callable[[], torch.Tensor]
+        self,
+        name: str,
+        detail: str,
+        num_bytes: int,
+        call: Callable[[], torch.Tensor],
+        num_macs: int = 0,
     ) -> torch.Tensor:
         self._wait()
         start = time.perf_counter()
         result = call()
         self._wait()
         ms = (time.perf_counter() - start) * 1000
-        self.times.append(OpTime(name, detail, tuple(result.shape), ms, num_bytes))
+        self.times.append(OpTime(name, detail, tuple(result.shape), ms, num_bytes, num_macs))
         return result
 
     def _wait(self) -> None:

@@ -22,6 +22,7 @@ using namespace nb::literals;
 using namespace firsthand;
 
 void bind_sampler(nb::module_& m);
+void bind_limits(nb::module_& m);
 
 namespace {
 
@@ -273,4 +274,5 @@ NB_MODULE(_native, m) {
            "block_size"_a, "logit_rows"_a, "trace"_a = false);
 
   bind_sampler(m);
+  bind_limits(m);
 }

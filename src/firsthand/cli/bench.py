@@ -1,0 +1,178 @@
+"""The commands that measure: bench latency, bench startup, bench ablate, profile.
+
+Owns: their options and the layout of what they found.
+May not know: how anything is measured.
+Read next: `measure/latency.py`, `measure/profile.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from firsthand.cli import options
+from firsthand.cli.generate import open_llm
+from firsthand.cli.inspect import STEPS
+from firsthand.cli.output import in_bytes, print_json, print_table, reported, say
+from firsthand.errors import InvalidRequest
+
+BAR_WIDTH = 20  # of the base's speed
+PromptTokens = Annotated[int, typer.Option(help="Tokens of the prompt.")]
+OutputTokens = Annotated[int, typer.Option(help="New tokens, the first one included.")]
+Repeats = Annotated[int, typer.Option(help="Measured runs; one more warms up.")]
+
+
+def latency(
+    model: options.Model,
+    prompt_tokens: PromptTokens = 512,
+    output_tokens: OutputTokens = 128,
+    repeats: Repeats = 5,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Time one sequence, and how near it comes to the machine's limits."""
+    with reported(as_json):
+        from firsthand.cli.profile_facts import machine_line
+        from firsthand.measure.latency import check_sizes, measure_latency
+
+        check_sizes(None, prompt_tokens, output_tokens, repeats)
+        with open_llm(model, loading) as llm:
+            found = measure_latency(llm, prompt_tokens, output_tokens, repeats)
+        if as_json:
+            print_json(found.to_dict())
+            return
+        speed, machine = found.speed, found.machine
+        rows = [
+            (name, *(f"{value:.1f}" for value in asdict(spread).values()), f"{share:.0%}")
+            for name, spread, share in (
+                ("prompt", speed.prompt_tokens_per_second, found.limit_share_prompt),
+                ("decode", speed.decode_tokens_per_second, found.limit_share_decode),
+            )
+        ]
+        print_table(("TOKENS/S", "MIN", "MEDIAN", "MAX", "OF LIMIT"), rows)
+        print(f"first token after {speed.ttft_ms:.1f} ms; {found.format}; {found.threads} threads")
+        print(f"peak resident memory {in_bytes(found.peak_rss_bytes)}")
+        print(machine_line(machine))
+
+
+def startup(
+    model: options.Model,
+    prompt_tokens: PromptTokens = 16,
+    repeats: Repeats = 5,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Time a new process from its start to the first token."""
+    with reported(as_json):
+        from firsthand.measure.startup import measure_startup
+
+        found = measure_startup(model, _load_options(loading), repeats, prompt_tokens)
+        if as_json:
+            print_json(found.to_dict())
+            return
+        rows = [
+            (name, *(f"{value:.0f}" for value in asdict(spread).values()))
+            for name, spread in (("first token", found.first_token_ms), ("load", found.load_ms))
+        ]
+        print_table(("MS", "MIN", "MEDIAN", "MAX"), rows)
+        print(
+            f"peak resident memory {in_bytes(found.peak_rss_bytes)}: weights "
+            f"{in_bytes(found.weights_bytes)}, KV {in_bytes(found.kv_used_bytes)}, the rest "
+            f"{in_bytes(found.overhead_bytes)}"
+        )
+
+
+def ablate(
+    model: options.Model,
+    prompt_tokens: PromptTokens = 512,
+    output_tokens: OutputTokens = 64,
+    repeats: Repeats = 3,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Change one thing at a time, and show what each is worth."""
+    with reported(as_json):
+        from firsthand.generation.loading import LoadOptions
+        from firsthand.measure import ablation
+
+        outcomes = []
+        for outcome in ablation.ablate(
+            model,
+            LoadOptions(**_load_options(loading)),
+            prompt_tokens,
+            output_tokens,
+            repeats,
+            lambda variation: say(f"measuring {variation.variable} {variation.value}".rstrip()),
+        ):
+            outcomes.append(outcome)
+        if as_json:
+            print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
+            return
+        rows = [
+            (
+                f"{one.variable} {one.value}".rstrip(),
+                f"{one.speed.prompt_tokens_per_second.median:.1f}",
+                f"{one.prompt_ratio:.2f}",
+                _bar(one.prompt_ratio),
+                f"{one.speed.decode_tokens_per_second.median:.1f}",
+                f"{one.decode_ratio:.2f}",
+                _bar(one.decode_ratio),
+            )
+            for one in outcomes
+        ]
+        print_table(("CHANGE", "PROMPT/S", "× BASE", "", "DECODE/S", "× BASE", ""), rows)
+
+
+def profile(
+    model: options.Model,
+    step: Annotated[
+        str, typer.Option(help="prompt: the step of the whole prompt; token: of its last token.")
+    ] = "prompt",
+    prompt_tokens: PromptTokens = 512,
+    repeats: Annotated[int, typer.Option(help="Traced steps; the quickest one is shown.")] = 5,
+    trace_out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the step for Perfetto or chrome://tracing; default: none."
+        ),
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show each operator of a step: time, bytes, products, share of the machine's limit."""
+    with reported(as_json):
+        from firsthand.checks import check_integer
+        from firsthand.cli import profile_facts as facts
+        from firsthand.measure import profile as profiling
+        from firsthand.measure.latency import prompt_of
+
+        if step not in STEPS:
+            raise InvalidRequest("step", f"must be prompt or token, not {step!r}")
+        check_integer("prompt_tokens", prompt_tokens, 1)
+        check_integer("repeats", repeats, 1)
+        if trace_out is not None and not trace_out.parent.is_dir():
+            raise InvalidRequest("trace_out", f"there is no folder {trace_out.parent}")
+        with open_llm(model, loading) as llm:
+            prompt = prompt_of(prompt_tokens, llm.loaded.limits.vocab_size)
+            found = profiling.profile(llm, prompt, STEPS[step], repeats)
+        if trace_out is not None:
+            trace_out.write_text(json.dumps(profiling.chrome_trace(found)), encoding="utf-8")
+            say(f"wrote {trace_out}")
+        if as_json:
+            print_json(facts.profile_as_dict(found))
+        else:
+            facts.print_profile(found)
+
+
+def _load_options(loading: options.Loading) -> dict[str, Any]:
+    """For one sequence, as `open_llm` has it."""
+    rules = list(loading.disabled_rules or ())
+    return asdict(loading) | {"disabled_rules": rules, "max_sequences": 1}
+
+
+def _bar(ratio: float) -> str:
+    return "█" * min(3 * BAR_WIDTH, round(BAR_WIDTH * ratio))

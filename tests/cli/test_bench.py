@@ -1,0 +1,110 @@
+"""The measuring commands: one line of JSON, a table, and refusals by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from firsthand.cli.main import build_app
+from firsthand.cli.micro_model import write_micro_model
+from firsthand.measure import limits
+
+pytestmark = pytest.mark.native
+
+SMALL = ("--prompt-tokens", "8", "--repeats", "1", "--threads", "1")
+OUTPUT = ("--output-tokens", "4")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_micro_model(tmp_path_factory.mktemp("micro")))
+
+
+@pytest.fixture(autouse=True)
+def quick_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOP_MS", "READ_MS"):
+        monkeypatch.setattr(limits, name, 1.0)
+    monkeypatch.setattr(limits, "NUM_ROUNDS", 1)
+
+
+def shown(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(build_app(), arguments)
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def called(*arguments: str, code: int = 0) -> dict[str, Any]:
+    (line,) = shown(*arguments, "--json", code=code).splitlines()
+    value = json.loads(line)
+    assert isinstance(value, dict)
+    return value
+
+
+def test_bench_latency(model: str) -> None:
+    found = called("bench", "latency", model, *SMALL, *OUTPUT)
+    assert found["threads"] == 1
+    assert set(found["limit_share"]) == {"prompt", "decode"}
+    int4 = called("bench", "latency", model, *SMALL, *OUTPUT, "--quantization", "int4")
+    assert int4["format"] != found["format"]
+    page = shown("bench", "latency", model, *SMALL, *OUTPUT)
+    for word in ("prompt", "decode", "OF LIMIT", "GB/s", "GMAC/s", "peak"):
+        assert word in page
+
+
+def test_the_page_names_every_key_of_latency(model: str) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "measure.md").read_text(encoding="utf-8")
+    found = called("bench", "latency", model, *SMALL, *OUTPUT)
+    keys = [*found, *found["machine"], *found["limit_share"], *found["prompt_tokens_per_second"]]
+    assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+def test_bench_startup(model: str) -> None:
+    assert called("bench", "startup", model, *SMALL)["first_token_ms"]["median"] > 0
+    assert "first token" in shown("bench", "startup", model, *SMALL)
+
+
+def test_bench_ablate(model: str) -> None:
+    outcomes = called("bench", "ablate", model, *SMALL, *OUTPUT)["outcomes"]
+    assert outcomes[0]["variable"] == outcomes[-1]["variable"] == "base"
+    assert "█" in shown("bench", "ablate", model, *SMALL, *OUTPUT)
+
+
+@pytest.mark.parametrize("step", ["prompt", "token"])
+def test_profile(model: str, step: str, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    found = called("profile", model, *SMALL, "--step", step, "--trace-out", str(file))
+    assert found["total_ms"] == pytest.approx(sum(op["ms"] for op in found["operators"]))
+    assert found["num_tokens"] == (8 if step == "prompt" else 1)
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    assert len([e for e in events if e["ph"] == "X"]) == len(found["operators"])
+    assert "linear(" in shown("profile", model, *SMALL, "--step", step)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("bench", "latency", "M", "--prompt-tokens", "0"), "prompt_tokens"),
+        (("bench", "latency", "M", "--output-tokens", "1"), "output_tokens"),
+        (("bench", "latency", "M", "--repeats", "0"), "repeats"),
+        (("bench", "latency", "M", "--prompt-tokens", "9999"), "prompt_tokens"),
+        (("bench", "startup", "M", "--repeats", "0"), "repeats"),
+        (("bench", "ablate", "M", "--output-tokens", "1"), "output_tokens"),
+        (("profile", "M", "--step", "other"), "step"),
+        (("profile", "M", "--prompt-tokens", "0"), "prompt_tokens"),
+        (("profile", "M", "--prompt-tokens", "9999"), "prompt"),
+        (("profile", "M", "--trace-out", "no/such/folder/file"), "trace_out"),
+    ],
+)
+def test_a_bad_value_is_named_and_is_2(model: str, arguments: tuple[str, ...], field: str) -> None:
+    given = [model if word == "M" else word for word in arguments]
+    assert field in called(*given, code=2)["error"]["message"]
+
+
+def test_bench_without_a_command_shows_them() -> None:
+    done = CliRunner().invoke(build_app(), ["bench", "--help"])
+    for command in ("latency", "startup", "ablate"):
+        assert f"\n  {command} " in done.output
