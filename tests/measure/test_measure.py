@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -22,9 +23,11 @@ from firsthand.errors import (
 )
 from firsthand.generation.llm import LLM
 from firsthand.generation.loading import LoadOptions
+from firsthand.generation.report import Report
+from firsthand.measure import ablation
 from firsthand.measure import limits as limits_module
 from firsthand.measure.ablation import ablate, variations
-from firsthand.measure.latency import measure_latency, peak_resident_bytes, prompt_of
+from firsthand.measure.latency import measure_latency, peak_resident_bytes, prompt_of, run_once
 from firsthand.measure.limits import MachineLimits, measure_limits
 from firsthand.measure.profile import chrome_trace, label_of, profile, profile_of
 from firsthand.measure.startup import measure_startup
@@ -222,9 +225,8 @@ def test_startup_refuses_by_name(model: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_variations_change_one_thing_at_a_time() -> None:
     base = LoadOptions(max_step_tokens=512)
     found = variations(base, 4)
-    assert (found[0].variable, found[-1].variable) == ("base", "base")
-    assert found[0].options == found[-1].options == base
-    for one in found[1:-1]:
+    assert (found[-1].variable, found[-1].options) == ("base", base)
+    for one in found[:-1]:
         names = [n for n in LoadOptions.__slots__ if getattr(one.options, n) != getattr(base, n)]
         assert len(names) == 1, one
     rules = [one.value for one in found if one.variable == "rule"]
@@ -243,14 +245,29 @@ def test_ablation_measures_each_beside_the_base(model: str) -> None:
     begun: list[str] = []
     found = list(ablate(model, base, 8, 4, 1, lambda one: begun.append(one.variable)))
     assert begun == [one.variable for one in found] == [x.variable for x in variations(base, 1)]
-    assert (found[0].prompt_ratio, found[0].decode_ratio) == (1.0, 1.0)
-    median = found[0].speed.decode_tokens_per_second.median
     for one in found:
-        ratio = one.speed.decode_tokens_per_second.median / median
-        assert one.decode_ratio == pytest.approx(ratio)
+        assert one.prompt_ratio > 0
+        assert one.decode_ratio > 0
+        assert one.threads == 1
     by_name = {(one.variable, one.value): one for one in found}
     assert by_name["format", "none"].format == "float32"
-    assert json.loads(json.dumps(found[1].to_dict()))["variable"] == "rule"
+    assert json.loads(json.dumps(found[0].to_dict()))["variable"] == "rule"
+
+
+def test_a_ratio_is_the_median_over_pairs(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base 10, 10, 100 ms beside 5, 20, 50 ms: ratios 2, 0.5, 2. The first pair warms up."""
+    times = [1.0, 1.0, 10.0, 5.0, 10.0, 20.0, 100.0, 50.0] * 100
+
+    def timed(llm: LLM, prompt: Sequence[int], output_tokens: int) -> Report:
+        ms = times.pop(0)
+        report = run_once(llm, prompt, output_tokens)
+        return replace(report, prompt_ms=ms, token_ms=(3 * ms,))
+
+    monkeypatch.setattr(ablation, "run_once", timed)
+    first = next(ablate(model, LoadOptions(threads=1, max_sequences=1), 8, 2, 3))
+    assert (first.prompt_ratio, first.decode_ratio) == (2.0, 2.0)
+    assert first.base_speed.prompt_tokens_per_second.median == pytest.approx(800.0)
+    assert first.speed.decode_tokens_per_second.max == pytest.approx(1000 / 15)
 
 
 def test_ablation_refuses_by_name(model: str) -> None:

@@ -4,20 +4,31 @@ Owns: the list of variations, and each one's ratio to the base.
 May not know: what a rule or a format does.
 Read next: `latency.py`, the workload; `compute/fusion.py`, the rules.
 
-The base is measured first and last: where the two differ by more than a variation does, the
-machine was too restless to say.
+Base and variation run alternately, and each pair gives a ratio: a machine that slows down for a
+while slows both. The last variation is the base itself, loaded a second time: a ratio no further
+from 1 than its own says nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from firsthand.compute.fusion import RULES
 from firsthand.generation.llm import LLM
 from firsthand.generation.loading import LoadKeywords, LoadOptions
-from firsthand.measure.latency import Speed, check_sizes, format_of, measure_speed, threads_of
+from firsthand.generation.report import Report
+from firsthand.measure.latency import (
+    Speed,
+    check_sizes,
+    format_of,
+    prompt_of,
+    run_once,
+    speed_of,
+    threads_of,
+)
 
 STEP_TOKENS = (64, 128, 256, 512)
 FORMATS = ("auto", "none", "int8", "int4")
@@ -26,7 +37,7 @@ KV_TYPES = ("float16", "float32")
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """The base with one option changed. The base itself has the variable `base`."""
+    """The base with one option changed. The base once more has the variable `base`."""
 
     variable: str
     value: str
@@ -35,25 +46,24 @@ class Variation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One variation, measured. Ratios are of medians, by the base's; above 1 is faster."""
+    """One variation, measured. Ratios are medians over the pairs; above 1 is faster."""
 
     variable: str
     value: str
     format: str
     threads: int
+    base_speed: Speed
     speed: Speed
     prompt_ratio: float
     decode_ratio: float
 
     def to_dict(self) -> dict[str, Any]:
-        speed = asdict(self.speed)
-        names = ("variable", "value", "format", "threads", "prompt_ratio", "decode_ratio")
-        return {name: getattr(self, name) for name in names} | speed
+        return asdict(self)
 
 
 def variations(base: LoadOptions, num_threads: int) -> list[Variation]:
     """Every other value of each variable; `num_threads` is what the base has."""
-    changes: list[tuple[str, str, dict[str, Any]]] = [("base", "", {})]
+    changes: list[tuple[str, str, dict[str, Any]]] = []
     if base.executor == "native":
         rules = tuple(base.disabled_rules)
         names = [rule.name for rule in RULES if rule.name not in rules]
@@ -84,33 +94,38 @@ def ablate(
     repeats: int = 3,
     begin: Callable[[Variation], None] = lambda variation: None,
 ) -> Iterator[Outcome]:
-    """Load and measure each variation in turn; `begin` hears of it first.
+    """Load and measure each variation in turn beside the base; `begin` hears of it first.
 
     Raises what a load raises, InvalidRequest and ContextLengthExceeded.
     """
     check_sizes(None, prompt_tokens, output_tokens, repeats)
-    measured: Speed | None = None
-    todo = [Variation("base", "", base)]
-    while todo:
-        variation = todo.pop(0)
-        begin(variation)
-        with LLM(model, **_keywords(variation.options)) as llm:
-            speed = measure_speed(llm, prompt_tokens, output_tokens, repeats)
-            threads, held = threads_of(llm.loaded), format_of(llm.loaded)
-        if measured is None:
-            measured = speed
-            todo = variations(base, threads)[1:]
-        yield Outcome(
-            variable=variation.variable,
-            value=variation.value,
-            format=held,
-            threads=threads,
-            speed=speed,
-            prompt_ratio=speed.prompt_tokens_per_second.median
-            / measured.prompt_tokens_per_second.median,
-            decode_ratio=speed.decode_tokens_per_second.median
-            / measured.decode_tokens_per_second.median,
-        )
+    with LLM(model, **_keywords(base)) as base_llm:
+        check_sizes(base_llm.loaded.spec.context_length, prompt_tokens, output_tokens, repeats)
+        prompt = prompt_of(prompt_tokens, base_llm.loaded.limits.vocab_size)
+        for variation in variations(base, threads_of(base_llm.loaded)):
+            begin(variation)
+            with LLM(model, **_keywords(variation.options)) as llm:
+                runs = [
+                    run_once(each, prompt, output_tokens)
+                    for _ in range(repeats + 1)
+                    for each in (base_llm, llm)
+                ]
+                yield _outcome(variation, llm, list(zip(runs[2::2], runs[3::2], strict=True)))
+
+
+def _outcome(variation: Variation, llm: LLM, pairs: Sequence[tuple[Report, Report]]) -> Outcome:
+    return Outcome(
+        variable=variation.variable,
+        value=variation.value,
+        format=format_of(llm.loaded),
+        threads=threads_of(llm.loaded),
+        base_speed=speed_of([base for base, _ in pairs]),
+        speed=speed_of([varied for _, varied in pairs]),
+        prompt_ratio=statistics.median(base.prompt_ms / varied.prompt_ms for base, varied in pairs),
+        decode_ratio=statistics.median(
+            base.predicted_ms / varied.predicted_ms for base, varied in pairs
+        ),
+    )
 
 
 def _keywords(options: LoadOptions) -> LoadKeywords:

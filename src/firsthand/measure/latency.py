@@ -114,7 +114,15 @@ def measure_speed(llm: LLM, prompt_tokens: int, output_tokens: int, repeats: int
     """As `measure_latency`, without the machine."""
     check_sizes(llm.loaded.spec.context_length, prompt_tokens, output_tokens, repeats)
     prompt = prompt_of(prompt_tokens, llm.loaded.limits.vocab_size)
-    reports = [_run(llm, prompt, output_tokens) for _ in range(repeats + 1)][1:]
+    return speed_of([run_once(llm, prompt, output_tokens) for _ in range(repeats + 1)][1:])
+
+
+def run_once(llm: LLM, prompt: Sequence[int], output_tokens: int) -> Report:
+    stream = llm.stream(prompt, max_tokens=output_tokens, temperature=0, ignore_end=True)
+    return stream.completion().report
+
+
+def speed_of(reports: Sequence[Report]) -> Speed:
     return Speed(
         spread_of([report.prompt_per_second or 0.0 for report in reports]),
         spread_of([report.predicted_per_second or 0.0 for report in reports]),
@@ -193,8 +201,3 @@ def peak_resident_bytes() -> int:
         return peak_rss_bytes()
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     return int(found[1]) * 1024 if found else peak_rss_bytes()
-
-
-def _run(llm: LLM, prompt: list[int], output_tokens: int) -> Report:
-    stream = llm.stream(prompt, max_tokens=output_tokens, temperature=0, ignore_end=True)
-    return stream.completion().report
