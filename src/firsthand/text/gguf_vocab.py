@@ -219,8 +219,11 @@ def _added(
     tokens: Sequence[str], kinds: Sequence[TokenKind], *, byte_level: bool
 ) -> tuple[AddedToken, ...]:
     added = []
-    for token_id, (text, declared) in enumerate(zip(tokens, kinds, strict=True)):
-        if declared in (TokenKind.NORMAL, TokenKind.BYTE) or not text:
+    plain = (TokenKind.NORMAL, TokenKind.BYTE)
+    # `is` first: nearly all are normal, and to compare members of an enumeration is slow.
+    marked = [id_ for id_, kind in enumerate(kinds) if kind is not plain[0] and kind not in plain]
+    for token_id, text, declared in ((id_, tokens[id_], kinds[id_]) for id_ in marked):
+        if not text:
             continue
         kind = added_token_kind(text, declared)
         is_text = is_plain_text(text, kind, byte_level=byte_level)
@@ -253,13 +256,17 @@ def _merges(
 ) -> list[tuple[str, str]]:
     key = "tokenizer.ggml.merges"
     merges: list[tuple[str, str]] = []
-    for entry in _sequence(metadata, key, MAX_MERGES, file):
-        left, _, right = entry.partition(" ") if isinstance(entry, str) else ("", "", "")
-        if left not in pieces or right not in pieces or left + right not in pieces:
-            raise CheckpointError(
-                file, f"{key}[{len(merges)}] is not two pieces that make a third, a space between"
-            )
-        merges.append((left, right))
+    append = merges.append
+    try:
+        for entry in _sequence(metadata, key, MAX_MERGES, file):
+            left, right = entry.split(" ", 1)
+            # Looked up for the KeyError, which is quicker than to ask first.
+            pieces[left], pieces[right], pieces[left + right]
+            append((left, right))
+    except (KeyError, ValueError, AttributeError):
+        raise CheckpointError(
+            file, f"{key}[{len(merges)}] is not two pieces that make a third, a space between"
+        ) from None
     return merges
 
 
