@@ -15,6 +15,11 @@ from pathlib import Path
 import pytest
 
 
+def pytest_configure() -> None:
+    """Tests leave no packed models behind; those of packing itself say where theirs go."""
+    os.environ["FIRSTHAND_PACK_CACHE"] = "0"
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The .gguf file of SmolLM2-135M-Instruct."""

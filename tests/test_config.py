@@ -50,11 +50,13 @@ def test_values() -> None:
             "HF_TOKEN": " hf_secret\n",
             "FIRSTHAND_ISA": "AVX2",
             "FIRSTHAND_THREADS": "2",
+            "FIRSTHAND_PACK_CACHE": "0",
         }
     )
     assert env.hf_endpoint == "https://mirror.example:8443/hf"
     assert (env.hf_offline, env.hf_token, env.isa) == (True, "hf_secret", "avx2")
-    assert env.threads == 2
+    assert (env.threads, env.pack_cache) == (2, False)
+    assert read_environment(HOME).pack_cache
     assert "hf_secret" not in repr(env)
 
 

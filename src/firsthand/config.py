@@ -8,6 +8,7 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 |---|---|---|
 | `FIRSTHAND_HOME` | Firsthand's own cache | `$XDG_CACHE_HOME/firsthand`, `~/.cache/firsthand` |
 | `FIRSTHAND_ISA` | instruction set of the kernels | the best that this CPU has |
+| `FIRSTHAND_PACK_CACHE` | 0: neither use nor write packed models | 1 |
 | `FIRSTHAND_THREADS` | threads of the kernels | one per core |
 | `HF_HUB_CACHE`, `HF_HOME` | the Hugging Face cache, shared with other programs | as there |
 | `HF_ENDPOINT` | the hub, or a mirror of it | `https://huggingface.co` |
@@ -29,7 +30,7 @@ from firsthand.errors import InvalidRequest
 
 MAX_THREADS = 256  # that of the kernels
 _DEFAULT_ENDPOINT = "https://huggingface.co"
-_OWN_NAMES = ("FIRSTHAND_HOME", "FIRSTHAND_ISA", "FIRSTHAND_THREADS")
+_OWN_NAMES = ("FIRSTHAND_HOME", "FIRSTHAND_ISA", "FIRSTHAND_PACK_CACHE", "FIRSTHAND_THREADS")
 _SWITCH = {"": False, "0": False, "false": False, "no": False, "off": False}
 _SWITCH |= {"1": True, "true": True, "yes": True, "on": True}
 
@@ -45,6 +46,7 @@ class Environment:
     hf_token: str | None = field(default=None, repr=False)  # secret: never printed
     isa: str | None = None  # the kernels check the name when they load
     threads: int | None = None
+    pack_cache: bool = True
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
@@ -64,6 +66,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         hf_token=_token(variables.get("HF_TOKEN", "")),
         isa=variables.get("FIRSTHAND_ISA", "").strip().lower() or None,
         threads=_threads(variables.get("FIRSTHAND_THREADS", "")),
+        pack_cache=_switch(variables, "FIRSTHAND_PACK_CACHE", default=True),
     )
 
 
@@ -94,8 +97,10 @@ def _folder(variables: Mapping[str, str], name: str, user_home: str, default: Pa
     return Path(os.path.abspath(value or default))
 
 
-def _switch(variables: Mapping[str, str], name: str) -> bool:
+def _switch(variables: Mapping[str, str], name: str, *, default: bool = False) -> bool:
     value = variables.get(name, "").strip().lower()
+    if not value:
+        return default
     if value not in _SWITCH:
         raise InvalidRequest(name, f"is {value[:40]!r}; it takes 1 or 0")
     return _SWITCH[value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,32 @@ def test_a_cached_model_is_listed_shown_and_removed(cached: str) -> None:
     assert called("rm", cached)["freed_bytes"] >= shown["size_bytes"]
     assert called("list") == {"models": []}
     assert called("show", cached, code=4)["error"]["type"] == "ModelNotFound"
+
+
+@pytest.mark.native
+def test_the_packed_form_is_written_listed_shown_and_removed(cached: str, caches: Path) -> None:
+    assert called("list")["models"][0]["packed_bytes"] == 0
+    time.sleep(0.15)  # a model that has only just been written is not packed yet
+    packed = called("pack", cached)
+    path = Path(packed["path"])
+    assert path.stat().st_size == packed["size_bytes"]
+    assert called("pack", cached) == packed
+    assert called("list")["models"][0]["packed_bytes"] == packed["size_bytes"]
+    (form,) = called("show", cached)["packed"]
+    assert (form["quantization"], form["intact"]) == ("auto", True)
+    assert "packed (auto): " in CliRunner().invoke(build_app(), ["show", cached]).stdout
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:-1] + b"\1")
+    assert called("show", cached, code=4)["packed"][0]["intact"] is False
+    assert "damaged" in CliRunner().invoke(build_app(), ["show", cached]).stdout
+    called("rm", cached)
+    assert not list((caches / "home" / "packed").glob("*.packed"))
+
+
+def test_packing_in_a_way_that_does_not_exist(cached: str) -> None:
+    said = called("pack", cached, "--quantization", "int5", code=2)["error"]
+    assert said["type"] == "InvalidRequest"
 
 
 def test_tables_say_the_same(cached: str) -> None:

@@ -17,7 +17,7 @@ from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.models.llama import GGUF_LAYOUT as LAYOUT
 from firsthand.quant import round as rounding
 from firsthand.quant.formats import Format, WeightSource, decode, row_blocks
-from firsthand.weights.checkpoint import Slot, TensorInfo
+from firsthand.weights.checkpoint import FileIdentity, Slot, TensorInfo
 from firsthand.weights.loading import LoadReport, load
 
 EMBED = "model.embed_tokens.weight"
@@ -38,6 +38,7 @@ class FakeCheckpoint:
     released: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     contents: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    files: tuple[FileIdentity, ...] = ()
 
     def add(self, name: str, values: NDArray[Any], kind: str = "F32") -> None:
         data = np.ascontiguousarray(values).view(np.uint8).reshape(-1)

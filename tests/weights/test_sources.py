@@ -17,7 +17,7 @@ from firsthand.errors import CheckpointError
 from firsthand.quant import ggml
 from firsthand.quant import round as rounding
 from firsthand.quant.formats import WeightSource, decode
-from firsthand.weights.checkpoint import TensorInfo
+from firsthand.weights.checkpoint import FileIdentity, TensorInfo
 from firsthand.weights.sources import FileSource, Quantization, open_source, read_vector
 
 
@@ -30,6 +30,7 @@ class OneTensor:
     releases: int = 0
     path: str = "fake"
     form: Literal["safetensors", "gguf"] = "gguf"
+    files: tuple[FileIdentity, ...] = ()
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -98,6 +98,7 @@ def build_app() -> typer.Typer:
         "list": models.list_models,
         "show": models.show,
         "rm": models.remove,
+        "pack": models.pack,
         "inspect": inspect.inspect,
         "tokenize": generate.tokenize,
         "trace-step": inspect.trace_step,

@@ -1,4 +1,4 @@
-"""The commands for models on this machine: pull, list, show, rm, convert.
+"""The commands for models on this machine: pull, list, show, rm, pack, convert.
 
 Owns: how they are shown.
 May not know: where models lie, how they are fetched or read.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -63,6 +63,7 @@ def list_models(as_json: AsJson = False) -> None:
                     "size_bytes": model.size_bytes,
                     "revision": model.revision,
                     "complete": model.complete,
+                    "packed_bytes": model.packed_bytes,
                 }
                 for model in models
             ]
@@ -72,12 +73,13 @@ def list_models(as_json: AsJson = False) -> None:
             say("no model is here yet; `firsthand pull smollm2-135m` fetches one")
             return
         print_table(
-            ("NAME", "FORM", "SIZE", "STATE"),
+            ("NAME", "FORM", "SIZE", "PACKED", "STATE"),
             [
                 (
                     model.name,
                     model.form,
                     in_bytes(model.size_bytes),
+                    in_bytes(model.packed_bytes) if model.packed_bytes else "no",
                     "complete" if model.complete else "incomplete",
                 )
                 for model in models
@@ -93,6 +95,7 @@ def show(model: Model, as_json: AsJson = False) -> None:
         from firsthand.weights import catalogue
 
         found = catalogue.describe(model, read_environment(), _file_progress())
+        packed = [(form, form.is_intact()) for form in found.packed]
         intact = all(file.is_intact for file in found.files)
         compared = any(file.expected_sha256 is not None for file in found.files)
         if as_json:
@@ -115,6 +118,15 @@ def show(model: Model, as_json: AsJson = False) -> None:
                     "size_bytes": found.size_bytes,
                     "files": files,
                     "intact": intact if compared else None,
+                    "packed": [
+                        {
+                            "path": str(form.path),
+                            "quantization": form.quantization,
+                            "size_bytes": form.size_bytes,
+                            "intact": whole,
+                        }
+                        for form, whole in packed
+                    ],
                 }
             )
         else:
@@ -130,7 +142,10 @@ def show(model: Model, as_json: AsJson = False) -> None:
                 ],
                 whole=True,
             )
-        if not intact:
+            for form, whole in packed:
+                state = "intact" if whole else "damaged; `firsthand pack` writes it anew"
+                print(f"packed ({form.quantization}): {in_bytes(form.size_bytes)}, {state}")
+        if not intact or not all(whole for _, whole in packed):
             raise typer.Exit(NO_MODEL)
 
 
@@ -148,6 +163,36 @@ def remove(name: Name, as_json: AsJson = False) -> None:
             print_json({"name": name, "freed_bytes": freed_bytes})
         else:
             print(f"removed {name}: {in_bytes(freed_bytes)}")
+
+
+def pack(
+    model: Model,
+    quantization: Annotated[
+        str, typer.Option(help="auto (the file's own blocks, else int8), none, int8 or int4.")
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write the packed form of a model, so that later starts only map it.
+
+    One that is there is read whole and compared with its hash; a damaged one is written anew.
+    """
+    with reported(as_json):
+        from firsthand.generation.loading import pack_model
+
+        report = progress()
+        chosen: Any = quantization  # checked there
+        done = pack_model(model, chosen, lambda now, total: report("packing", now, total))
+        if as_json:
+            print_json(
+                {
+                    "model": model,
+                    "quantization": quantization,
+                    "path": done.name,
+                    "size_bytes": done.num_bytes,
+                }
+            )
+        else:
+            print(f"{done.name}: {in_bytes(done.num_bytes)}")
 
 
 def convert(

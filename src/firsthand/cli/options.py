@@ -63,6 +63,12 @@ class Loading:
         "float16"
     )
     disabled_rules: DisableRule = None
+    pack_cache: Annotated[
+        bool,
+        typer.Option(
+            "--pack-cache/--no-pack-cache", help="Use and keep the packed form of the model."
+        ),
+    ] = True
     attention: Annotated[
         str | None,
         typer.Option(help="Of the torch executor: formula, tiled or fast; default: fast."),

@@ -113,8 +113,7 @@ def perplexity(
     parts = windows(tokenizer.encode(text, add_bos=False), window, bos_id)[:max_windows]
     if not parts:
         raise InvalidRequest("text", "has too few tokens: there is nothing to score")
-    if not loaded.in_use.acquire(blocking=False):
-        raise InvalidRequest("model", "an LLM runs this loaded model; close it first")
+    claim = loaded.claim()
     try:
         began_s = time.perf_counter()
         nlls: list[float] = []
@@ -124,7 +123,7 @@ def perplexity(
                 progress(count, len(parts), math.fsum(nlls) / len(nlls))
         seconds = time.perf_counter() - began_s
     finally:
-        loaded.in_use.release()
+        claim.release()
     if math.fsum(nlls) / len(nlls) > MAX_MEAN_NLL:
         raise EngineError("the perplexity is beyond the range of a number")
     return Perplexity(tuple(nlls), len(parts), window, seconds)

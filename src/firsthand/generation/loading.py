@@ -10,10 +10,11 @@ into the executor; then the plan, its scratch and the KV store.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
@@ -21,7 +22,8 @@ from typing import Literal, TypedDict, get_args
 from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.executor import Executor
 from firsthand.config import Environment, read_environment
-from firsthand.errors import CapacityExceeded, InvalidRequest
+from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
+from firsthand.generation.packing import KeepsPacked, Packing
 from firsthand.generation.report import LoadTimes
 from firsthand.kvcache.contiguous import ContiguousStore, KVType
 from firsthand.kvcache.store import KVStore
@@ -34,6 +36,7 @@ from firsthand.weights.catalogue import resolve
 from firsthand.weights.checkpoint import Checkpoint
 from firsthand.weights.loading import LoadReport, load
 from firsthand.weights.open import open_checkpoint
+from firsthand.weights.packed_file import PackedFile
 from firsthand.weights.sources import Quantization, read_vector
 
 NUM_TRACE_BLOCKS = 1  # for traces, which therefore never touch a running sequence
@@ -59,6 +62,7 @@ class LoadKeywords(TypedDict, total=False):
     max_logit_rows: int | None
     disabled_rules: Sequence[str]
     attention: Attention | None
+    pack_cache: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,8 @@ class LoadOptions:
     most; longer prompts take several steps. `max_sequences`: how many run at once.
     `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
     that an engine asks for. `disabled_rules` (native): fusion rules to leave out. `attention`
-    (torch): which of its rungs.
+    (torch): which of its rungs. `pack_cache` (native): use the packed form of the model on disk;
+    write it if it is not there.
     """
 
     executor: ExecutorName = "native"
@@ -85,6 +90,7 @@ class LoadOptions:
     max_logit_rows: int | None = None
     disabled_rules: Sequence[str] = ()
     attention: Attention | None = None
+    pack_cache: bool = True
 
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, get_args(ExecutorName))
@@ -106,6 +112,7 @@ class LoadOptions:
         else:
             _refuse("threads", self.threads is not None, "native")
             _refuse("disabled_rules", bool(self.disabled_rules), "native")
+            _refuse("pack_cache", not self.pack_cache, "native")
 
 
 class Claim:
@@ -132,6 +139,7 @@ class LoadedModel:
     max_logit_rows: int
     weights: LoadReport
     times: LoadTimes
+    pack_writer: threading.Thread | None = None  # writes the packed form, if it was not there
     _in_use: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def claim(self) -> Claim:
@@ -165,13 +173,15 @@ def load_model(
     began_s = clock()
     environment = read_environment()
     resolved = resolve(str(model), environment)
-    with closing(open_checkpoint(resolved.path)) as checkpoint:
+    with _uncollected(), closing(open_checkpoint(resolved.path)) as checkpoint:
         spec = read_spec(checkpoint, options.max_context)
         opened_s = clock()
         tokenizer = read_tokenizer(checkpoint)
         tokenizer.check_width(spec.vocab_size)
         tokenized_s = clock()
         executor = _executor(options, environment)
+        packing = _packing(options, environment, checkpoint, executor)
+        packed = None if packing is None else packing.open()
         started_s = clock()
         family = families.family(spec)
         weights = load(
@@ -181,6 +191,7 @@ def load_model(
             executor,
             options.quantization,
             progress,
+            packed,
         )
         loaded_s = clock()
     limits = Limits(
@@ -193,6 +204,7 @@ def load_model(
     executor.prepare(families.program(spec), limits.max_step_tokens, max_logit_rows)
     store = _store(spec, limits, options.kv_dtype)
     ready_s = clock()
+    writer = None if packing is None else packing.write_later(weights)
     return LoadedModel(
         spec=spec,
         tokenizer=tokenizer,
@@ -201,6 +213,7 @@ def load_model(
         limits=limits,
         max_logit_rows=max_logit_rows,
         weights=weights,
+        pack_writer=writer,
         times=LoadTimes(
             open_ms=(opened_s - began_s) * 1e3,
             tokenizer_ms=(tokenized_s - opened_s) * 1e3,
@@ -210,6 +223,48 @@ def load_model(
             total_ms=(ready_s - began_s) * 1e3,
         ),
     )
+
+
+def pack_model(
+    model: str | Path, quantization: Quantization, progress: Progress | None = None
+) -> PackedFile:
+    """Make the packed form of a model now, however small, unless it is there; it is checked whole.
+
+    Raises as `load_model` does; CheckpointError if the model changes meanwhile; CapacityExceeded
+    when the disk is full.
+    """
+    options = LoadOptions(quantization=quantization)
+    environment = read_environment()
+    resolved = resolve(str(model), environment)
+    with _uncollected(), closing(open_checkpoint(resolved.path)) as checkpoint:
+        spec = read_spec(checkpoint)
+        executor = _executor(options, environment)
+        if not isinstance(executor, KeepsPacked):
+            raise EngineError(f"the {executor.name} executor has no packed form")
+        packing = Packing(environment.home, checkpoint, quantization, executor)
+        found = packing.whole()
+        if found is not None:
+            return found
+        family = families.family(spec)
+        slots = family.slots(spec)
+        report = load(checkpoint, slots, family.gguf_layout, executor, quantization, progress)
+        try:
+            return PackedFile(packing.write(report))
+        except OSError as error:
+            raise CapacityExceeded(f"{model}: cannot be packed: {error}") from error
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A vocabulary is a hundred thousand new objects, none of them garbage; to look for some, again
+    and again, takes a quarter of the time that making them does."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def read_spec(checkpoint: Checkpoint, max_context: int | None = None) -> ModelSpec:
@@ -248,6 +303,16 @@ def _executor(options: LoadOptions, environment: Environment) -> Executor:
     if options.attention is None:
         return TorchExecutor(device=options.device)
     return TorchExecutor(device=options.device, attention=options.attention)
+
+
+def _packing(
+    options: LoadOptions, environment: Environment, checkpoint: Checkpoint, executor: Executor
+) -> Packing | None:
+    """The packed form on disk, where it is wanted and the executor has one."""
+    wanted = options.pack_cache and environment.pack_cache
+    if not wanted or not isinstance(executor, KeepsPacked):
+        return None
+    return Packing(environment.home, checkpoint, options.quantization, executor)
 
 
 def _store(spec: ModelSpec, limits: Limits, kv_dtype: KVType) -> ContiguousStore:

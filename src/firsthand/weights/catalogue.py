@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -39,6 +39,12 @@ from firsthand.weights.model_names import (
     near,
     parse_hub_id,
     shown,
+)
+from firsthand.weights.packed_cache import (
+    PackedModel,
+    list_packed,
+    packed_folder,
+    remove_packed,
 )
 from firsthand.weights.places import (
     Progress,
@@ -79,6 +85,7 @@ class LocalModel:
     size_bytes: int
     revision: str
     complete: bool
+    packed_bytes: int = 0  # of its packed forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ class ModelDescription:
     resolved: ResolvedModel
     form: Literal["safetensors", "gguf"]
     files: tuple[ModelFile, ...]
+    packed: tuple[PackedModel, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -170,6 +178,11 @@ def list_models(
     ]
     for hub_id in _cached_repos(env):
         rows.extend(_hub_rows(hub_id, env))
+    packed = list_packed(packed_folder(env.home))
+    rows = [
+        replace(row, packed_bytes=sum(m.size_bytes for m in packed if m.is_of(row.path)))
+        for row in rows
+    ]
     return sorted(rows, key=lambda row: row.name)
 
 
@@ -193,7 +206,8 @@ def describe(
 
         expected = resolved.revision if resolved.source is Source.KNOWN else _blob_sha256(path)
         files.append(ModelFile(path.name, size_bytes, file_sha256(path, report), expected))
-    return ModelDescription(resolved, _form(resolved.path), tuple(files))
+    packed = [m for m in list_packed(packed_folder(env.home)) if m.is_of(resolved.path)]
+    return ModelDescription(resolved, _form(resolved.path), tuple(files), tuple(packed))
 
 
 def remove_model(
@@ -205,12 +219,14 @@ def remove_model(
     """
     check_model(name)
     if name in known:
-        return _remove_folder(known_path(known[name], env).parent, name)
+        folder = known_path(known[name], env).parent
+        return _remove_packed(folder, env) + _remove_folder(folder, name)
     hub_id = parse_hub_id(name)
     if hub_id is not None and repo_folder(hub_id, env).is_dir():
         if str(hub_id) != hub_id.repo:
             raise InvalidRequest("model", f"all of a model is removed at once: {hub_id.repo}")
-        freed_bytes = _remove_folder(repo_folder(hub_id, env), name)
+        freed_bytes = _remove_packed(repo_folder(hub_id, env), env)
+        freed_bytes += _remove_folder(repo_folder(hub_id, env), name)
         shutil.rmtree(env.hf_cache / ".locks" / hub_id.folder, ignore_errors=True)
         return freed_bytes
     if os.path.lexists(name):
@@ -314,6 +330,13 @@ def _blob_sha256(path: Path) -> str | None:
     """The hash that the shared cache names the file's blob by, if it is a SHA-256."""
     blob = path.resolve().name
     return blob if path.is_symlink() and is_sha256(blob) else None
+
+
+def _remove_packed(folder: Path, env: Environment) -> int:
+    """The packed forms of the models in a folder: whoever has one mapped keeps it."""
+    return remove_packed(
+        model for model in list_packed(packed_folder(env.home)) if model.is_of(folder)
+    )
 
 
 def _remove_folder(folder: Path, name: str) -> int:

@@ -7,8 +7,9 @@ Read next: `safetensors.py`, `gguf.py` (readers), `loading.py` (from bytes to we
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -39,6 +40,32 @@ class TensorInfo:
         return count
 
 
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What the system says of an opened file. Whoever writes to it changes a time, at least."""
+
+    path: str
+    device: int
+    inode: int
+    num_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: str, status: os.stat_result) -> FileIdentity:
+        return cls(
+            path,
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        )
+
+    def words(self) -> list[str | int]:
+        return [*astuple(self)]
+
+
 class Checkpoint(Protocol):
     """An opened model: checked whole before the first byte of a tensor is used.
 
@@ -56,6 +83,8 @@ class Checkpoint(Protocol):
     def metadata(self) -> Mapping[str, Any]: ...
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
+    @property
+    def files(self) -> Sequence[FileIdentity]: ...
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The tensor's bytes as a read-only view of the memory map."""

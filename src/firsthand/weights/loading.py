@@ -11,13 +11,15 @@ a model that runs and talks nonsense.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant import ggml
+from firsthand.quant.formats import Format
 from firsthand.weights.checkpoint import Checkpoint, GgufLayout, Slot, TensorInfo, WeightSink
 from firsthand.weights.sources import FileSource, Quantization, open_source, read_vector
 from firsthand.weights.tensor_names import canonical_names, is_ignorable, to_gguf
@@ -27,6 +29,16 @@ MAX_PROBLEM_CHARS = 300  # the names in a message are the file's, however long
 COMPARE_BYTES = 1 << 20
 
 Progress = Callable[[int, int], None]  # bytes of the file done, bytes in all
+
+
+class PackedForm(Protocol):
+    """Matrices that an earlier load left in the executor's own form."""
+
+    def fits(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> bool:
+        """Whether it has exactly these: shape, and kind in the file, by name."""
+
+    def hand_over(self, name: str) -> Format:
+        """Give one to the executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +89,14 @@ def load(
     sink: WeightSink,
     quantization: Quantization = "auto",
     progress: Progress | None = None,
+    packed: PackedForm | None = None,
 ) -> LoadReport:
     """Hand every slot's tensor to `sink`, one at a time, then the aliases.
 
     Matrices go as `WeightSource`, vectors as float32 arrays (N,); a tensor's pages are given back
     after it. `gguf_layout` counts for GGUF files only; `quantization` is explained at
-    `open_source`. Raises CheckpointError with all that is missing, extra, misshapen or doubled;
+    `open_source`. Matrices that `packed` has are taken from there, all of them or none.
+    Raises CheckpointError with all that is missing, extra, misshapen or doubled;
     UnsupportedModel for number formats that we do not read.
     """
     layout = gguf_layout if checkpoint.form == "gguf" else None
@@ -95,12 +109,17 @@ def load(
             own.append(slot)
     total_bytes = sum(matched.infos[slot.name].num_bytes for slot in own)
     interleaved = layout is not None and layout.interleaved
+    if packed is not None and not packed.fits(_matrices(own, matched)):
+        packed = None
     loaded: dict[str, LoadedTensor] = {}
     done_bytes = 0
     for slot in own:
         info = matched.infos[slot.name]
         rope_heads = slot.rope_heads if interleaved else None
-        loaded[slot.name] = _hand_over(checkpoint, info, slot, rope_heads, sink, quantization)
+        if packed is not None and len(slot.shape) == 2:
+            loaded[slot.name] = _loaded(info, slot, packed.hand_over(slot.name))
+        else:
+            loaded[slot.name] = _hand_over(checkpoint, info, slot, rope_heads, sink, quantization)
         checkpoint.release(info.name)
         done_bytes += info.num_bytes
         if progress is not None:
@@ -130,8 +149,21 @@ def _hand_over(
     file = FileSource(checkpoint, info, slot.name, (n, k), ggml.format_of(info.kind), rope_heads)
     source = open_source(file, quantization, is_head=slot.is_head)
     sink.load_weight(source)
-    held_bytes = source.format.num_bytes(n, k)
-    return LoadedTensor(slot.name, info.kind, str(source.format), info.num_bytes, held_bytes)
+    return _loaded(info, slot, source.format)
+
+
+def _loaded(info: TensorInfo, slot: Slot, format: Format) -> LoadedTensor:
+    held_bytes = format.num_bytes(*slot.shape)
+    return LoadedTensor(slot.name, info.kind, str(format), info.num_bytes, held_bytes)
+
+
+def _matrices(slots: Sequence[Slot], matched: _Match) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape, and kind in the file, of each matrix."""
+    return {
+        slot.name: (slot.shape, matched.infos[slot.name].kind)
+        for slot in slots
+        if len(slot.shape) == 2
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from firsthand.errors import CheckpointError
 from firsthand.files import open_regular
-from firsthand.weights.checkpoint import TensorInfo
+from firsthand.weights.checkpoint import FileIdentity, TensorInfo
 from firsthand.weights.signatures import describe_start
 
 
@@ -36,6 +36,7 @@ class MappedFile:
         self.name = name or str(path)
         descriptor, self.num_bytes = open_regular(path)
         try:
+            self.identity = FileIdentity.of(os.path.realpath(path), os.fstat(descriptor))
             if self.num_bytes == 0:
                 raise CheckpointError(self.name, describe_start(b""))
             self._map: mmap.mmap | None = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
@@ -91,6 +92,11 @@ class MappedCheckpoint:
         self.metadata: Mapping[str, Any] = metadata
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
         self._files = {file.name: file for file in files}
+
+    @property
+    def files(self) -> tuple[FileIdentity, ...]:
+        """The files that hold tensors, as they were when they were opened."""
+        return tuple(file.identity for file in self._files.values())
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The tensor's bytes as a read-only view, which keeps the map alive.

@@ -9,9 +9,11 @@ The memory of a step is fixed at `prepare`; `run` allocates nothing in C++.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ from firsthand.compute.plan import Op, Value, lay_out, record
 from firsthand.config import MAX_THREADS
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.store import KVStore
+from firsthand.quant import round as rounding
 from firsthand.quant.formats import (
     ChannelFormat,
     ChannelWeight,
@@ -75,6 +78,7 @@ class NativeExecutor:
         self._threads = _native.Threads(count)
         self._disabled_rules = tuple(disabled_rules)
         self._weights: dict[str, _native.PackedWeight] = {}
+        self._formats: dict[str, Format] = {}
         self._vectors: dict[str, NDArray[np.float32]] = {}
         self._plan: _native.Plan | None = None
         self._bound: KVStore | None = None
@@ -93,6 +97,25 @@ class NativeExecutor:
             _fill(packed, start, source.rows(start, stop))
         source.release()
         self._weights[source.name] = packed
+        self._formats[source.name] = source.format
+
+    def packing_fingerprint(self) -> str:
+        return packing_fingerprint()
+
+    def open_packed(
+        self, format: Format, n: int, k: int, stored: NDArray[np.uint8]
+    ) -> _native.PackedWeight:
+        """A matrix over memory that holds it as `packed` gave it; no copy. The memory must stay as
+        it is. Raises ValueError where size or format is wrong."""
+        return _packed(format, n, k, stored)
+
+    def load_packed(self, name: str, weight: _native.PackedWeight, format: Format) -> None:
+        self._weights[name] = weight
+        self._formats[name] = format
+
+    def packed(self) -> list[Stored]:
+        """Each loaded matrix as it is to be stored."""
+        return [Stored(name, format, self._weights[name]) for name, format in self._formats.items()]
 
     def load_vector(self, name: str, values: NDArray[np.float32]) -> None:
         self._vectors[name] = np.array(values, dtype=np.float32)
@@ -269,12 +292,62 @@ class NativeExecutor:
         )
 
 
-def _packed(format: Format, n: int, k: int) -> _native.PackedWeight:
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A packed matrix, ready to be written to a file."""
+
+    name: str
+    format: Format
+    weight: _native.PackedWeight
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weight.n, self.weight.k
+
+    @property
+    def num_bytes(self) -> int:
+        return self.weight.stored_bytes
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Its bytes, in order, without a copy."""
+        panels, scales = self.weight.parts()
+        yield panels.data
+        yield memoryview(bytes(self.weight.stored_scales_at - panels.size))
+        yield scales.data
+        yield memoryview(bytes(self.num_bytes - self.weight.stored_scales_at - scales.size))
+
+
+def packing_fingerprint() -> str:
+    """A hash of what packing makes of a few small weights, one of each kind. It is part of the name
+    of whatever is stored: another layout, or another rounding, is never taken for this one."""
+    n, k = 19, 70
+    values = (np.arange(n * k, dtype=np.float32).reshape(n, k) * 37 % 101 - 50) / np.float32(64)
+    samples: list[Weight] = [
+        FloatWeight(FloatFormat("float32"), values),
+        FloatWeight(FloatFormat("float16"), values.astype(np.float16)),
+        FloatWeight(FloatFormat("bfloat16"), (values.view(np.uint32) >> 16).astype(np.uint16)),
+        rounding.to_channel_int8(values),
+        rounding.to_grouped(values, 4, 32, "float16"),
+        rounding.to_grouped(values, 8, 32, "float32"),
+    ]
+    digest = hashlib.sha256()
+    for sample in samples:
+        weight = _packed(sample.format, n, k)
+        _fill(weight, 0, sample)
+        for piece in Stored("sample", sample.format, weight).pieces():
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _packed(
+    format: Format, n: int, k: int, stored: NDArray[np.uint8] | None = None
+) -> _native.PackedWeight:
+    """An empty one, or over `stored`."""
     match format:
         case FloatFormat(dtype):
-            return _native.PackedWeight(dtype, n, k)
+            return _native.PackedWeight(dtype, n, k, stored=stored)
         case ChannelFormat():
-            return _native.PackedWeight("channel", n, k)
+            return _native.PackedWeight("channel", n, k, stored=stored)
         case GroupedFormat():
             return _native.PackedWeight(
                 f"grouped{format.bits}",
@@ -284,6 +357,7 @@ def _packed(format: Format, n: int, k: int) -> _native.PackedWeight:
                 format.scale_dtype == "float16",
                 format.has_minimum,
                 format.zero,
+                stored,
             )
 
 

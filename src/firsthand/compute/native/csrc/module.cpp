@@ -58,7 +58,21 @@ Kind kind_of(const std::string& name) {
   throw std::invalid_argument("no such format: " + name);
 }
 
+using Stored = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
+
+// The two parts of a weight that are kept, as views: its panels, and its scales if it has them
+// apart.
+std::pair<Bytes, Bytes> parts(nb::handle_t<PackedWeight> self) {
+  const PackedWeight& w = nb::cast<const PackedWeight&>(self);
+  const auto panels = static_cast<size_t>(w.num_bytes),
+             scales = static_cast<size_t>(w.scale_bytes());
+  return {Bytes(w.data.get(), {panels}, self),
+          Bytes(reinterpret_cast<const uint8_t*>(w.scales.get()), {scales}, self)};
+}
+
 void check_rows(const PackedWeight& w, int64_t row0, const AnyMatrix& values) {
+  require(w.owned, "the weight lies in memory that is only read");
   const auto rows = static_cast<int64_t>(values.shape(0));
   require(row0 >= 0 && rows <= w.n && row0 <= w.n - rows, "rows outside the weight");
   require(static_cast<int64_t>(values.shape(1)) == w.k, "row of wrong length");
@@ -188,14 +202,22 @@ NB_MODULE(_native, m) {
       .def(
           "__init__",
           [](PackedWeight* self, const std::string& kind, int64_t n, int64_t k, int64_t group,
-             bool half_scales, bool has_minimum, int32_t zero) {
-            new (self) PackedWeight(kind_of(kind), n, k, group, half_scales, has_minimum, zero);
+             bool half_scales, bool has_minimum, int32_t zero,
+             const std::optional<Stored>& stored) {
+            if (stored)
+              new (self) PackedWeight(kind_of(kind), n, k, group, half_scales, has_minimum, zero,
+                                      stored->data(), static_cast<int64_t>(stored->shape(0)));
+            else
+              new (self) PackedWeight(kind_of(kind), n, k, group, half_scales, has_minimum, zero);
           },
           "kind"_a, "n"_a, "k"_a, "group"_a = 0, "half_scales"_a = false, "has_minimum"_a = false,
-          "zero"_a = 0)
+          "zero"_a = 0, "stored"_a = nb::none(), nb::keep_alive<1, 9>())
       .def_prop_ro("n", [](const PackedWeight& w) { return w.n; })
       .def_prop_ro("k", [](const PackedWeight& w) { return w.k; })
       .def_prop_ro("num_bytes", &PackedWeight::held_bytes)
+      .def_prop_ro("stored_bytes", &PackedWeight::stored_bytes)
+      .def_prop_ro("stored_scales_at", &PackedWeight::stored_scales_at)
+      .def("parts", [](nb::handle_t<PackedWeight> self) { return parts(self); })
       .def("fill_float", &fill_float, "row0"_a, "values"_a)
       .def("fill_channel", &fill_channel, "row0"_a, "codes"_a, "scales"_a)
       .def("fill_grouped", &fill_grouped, "row0"_a, "codes"_a, "scales"_a, "minima"_a.none())

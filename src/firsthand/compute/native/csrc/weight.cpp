@@ -26,6 +26,37 @@ PackedWeight::PackedWeight(Kind kind_, int64_t n_, int64_t k_, int64_t group_, b
       half_scales(half_scales_),
       has_minimum(has_minimum_),
       zero(zero_) {
+  size();
+  const size_t reserved = static_cast<size_t>(stored_scales_at());
+  void* memory = std::aligned_alloc(64, reserved);
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, reserved);
+  data = {static_cast<uint8_t*>(memory), std::free};
+}
+
+PackedWeight::PackedWeight(Kind kind_, int64_t n_, int64_t k_, int64_t group_, bool half_scales_,
+                           bool has_minimum_, int32_t zero_, const uint8_t* stored, int64_t size_)
+    : kind(kind_),
+      n(n_),
+      k(k_),
+      group(group_),
+      half_scales(half_scales_),
+      has_minimum(has_minimum_),
+      zero(zero_),
+      owned(false) {
+  // The size first: what a wrong shape asks for must not be allocated.
+  if (n < 1 || k < 1 || n > size_ || k > size_)
+    throw std::invalid_argument("stored weight of a wrong size");
+  size();
+  if (size_ != stored_bytes()) throw std::invalid_argument("stored weight of a wrong size");
+  if (reinterpret_cast<uintptr_t>(stored) % 64 != 0)
+    throw std::invalid_argument("stored weight is not aligned to 64 bytes");
+  data = {const_cast<uint8_t*>(stored), [](void*) {}};
+  if (scales)
+    std::memcpy(scales.get(), stored + stored_scales_at(), static_cast<size_t>(scale_bytes()));
+}
+
+void PackedWeight::size() {
   if (n < 1 || k < 1 || n > kMaxRows || k > kMaxColumns)
     throw std::invalid_argument("weight shape out of range");
   if (is_float()) {
@@ -48,17 +79,9 @@ PackedWeight::PackedWeight(Kind kind_, int64_t n_, int64_t k_, int64_t group_, b
     panel_bytes = group_bytes * num_groups;
   }
   num_bytes = panel_bytes * num_panels();
-  // 64 spare bytes: a vector load at the last code may reach past it.
-  const size_t reserved = (static_cast<size_t>(num_bytes) + 64 + 63) / 64 * 64;
-  void* memory = std::aligned_alloc(64, reserved);
-  if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, reserved);
-  data = {static_cast<uint8_t*>(memory), std::free};
 }
 
-int64_t PackedWeight::held_bytes() const {
-  return num_bytes + (scales ? num_panels() * kPanel * int64_t{4} : 0);
-}
+int64_t PackedWeight::held_bytes() const { return num_bytes + scale_bytes(); }
 
 void PackedWeight::fill_float(int64_t row0, int64_t rows, const void* values) {
   const int64_t size = element_bytes(kind);

@@ -11,6 +11,9 @@
 //   grouped4  [N/16][group][ nibbles [g/2][16] bytes | scales [16] | minima [16] ]
 //             byte j of a pair of k: low nibble row j/2, high nibble row 8 + j/2, k parity j mod 2
 // N is padded to 16 with zeros, K to a whole group (channel: to 2).
+//
+// Stored, as a file keeps it: the panels and 64 spare bytes, to a multiple of 64; for `channel` the
+// scales (N padded to 16), to a multiple of 64.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +22,8 @@
 namespace firsthand {
 
 constexpr int64_t kPanel = 16;
+// A vector load at the last code may reach so far past it.
+constexpr int64_t kSpareBytes = 64;
 // int8 · int16 sums stay exact in int32 for this many products: 512 · 127 · 32767 < 2³¹.
 constexpr int64_t kExactRun = 512;
 
@@ -37,15 +42,23 @@ struct PackedWeight {
   int64_t num_bytes;  // all panels
   std::unique_ptr<uint8_t[], void (*)(void*)> data{nullptr, nullptr};
   std::unique_ptr<float[]> scales;  // channel only, (N padded)
+  bool owned = true;                // else the panels lie in memory that is only read
 
   PackedWeight(Kind kind, int64_t n, int64_t k, int64_t group, bool half_scales, bool has_minimum,
                int32_t zero);
+  // Over `stored_bytes()` of a weight as it is stored, which must outlive this one; no panel is
+  // copied. Throws std::invalid_argument when the size or the alignment to 64 is wrong.
+  PackedWeight(Kind kind, int64_t n, int64_t k, int64_t group, bool half_scales, bool has_minimum,
+               int32_t zero, const uint8_t* stored, int64_t size);
 
   bool is_float() const { return kind <= Kind::bfloat16; }
   // The codes of one group of one panel; scales and minima follow them.
   int64_t code_bytes() const { return group * kPanel / (kind == Kind::grouped4 ? 2 : 1); }
   int64_t num_panels() const { return (n + kPanel - 1) / kPanel; }
   int64_t held_bytes() const;
+  int64_t scale_bytes() const { return scales ? num_panels() * kPanel * int64_t{4} : 0; }
+  int64_t stored_scales_at() const { return (num_bytes + kSpareBytes + 63) / 64 * 64; }
+  int64_t stored_bytes() const { return stored_scales_at() + (scale_bytes() + 63) / 64 * 64; }
   const uint8_t* panel(int64_t p) const { return data.get() + p * panel_bytes; }
 
   // Rows row0 … row0 + rows − 1. Codes are one per byte, (rows, k); scales and minima
@@ -54,6 +67,9 @@ struct PackedWeight {
   void fill_channel(int64_t row0, int64_t rows, const int8_t* codes, const float* row_scales);
   void fill_grouped(int64_t row0, int64_t rows, const uint8_t* codes, const void* group_scales,
                     const void* group_minima);
+
+ private:
+  void size();  // everything but the memory, from the shape and the format
 };
 
 }  // namespace firsthand
