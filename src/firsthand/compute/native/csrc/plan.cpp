@@ -33,8 +33,11 @@ int64_t stride_of(const LinearOp& op) {
   return round_up(stride, 16);
 }
 
-int64_t grain_of(int64_t items, int threads) {
-  return std::max<int64_t>(1, items / (int64_t{8} * threads));
+// Few rows wait for memory: one run of panels per thread, since every new beginning costs the
+// prefetcher its lead. Many rows compute: small chunks, so that a slow thread delays little.
+int64_t grain_of(int64_t items, int64_t rows, int threads) {
+  const int64_t parts = int64_t{threads} * (rows <= 4 ? 1 : 8);
+  return (items + parts - 1) / parts;
 }
 
 }  // namespace
@@ -266,25 +269,26 @@ void Plan::run_op(const LinearOp& s, const Batch& b) {
   int64_t panels = 0;
   for (size_t i = 0; i < num_results; ++i) panels += s.weights[i]->num_panels();
   const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
-  threads_->run(panels, grain_of(panels, threads_->count()), [&](int64_t begin, int64_t end, int) {
-    int64_t first = 0;  // panel of the row of items where weight i begins
-    for (size_t i = 0; i < num_results; ++i) {
-      const int64_t last = first + s.weights[i]->num_panels();
-      if (begin < last && end > first) {
-        const LinearCall call{s.weights[i].get(),
-                              gated ? s.weights[1].get() : nullptr,
-                              bias(i),
-                              gated ? bias(1) : nullptr,
-                              s.residual < 0 ? nullptr : at(s.residual),
-                              s.logits ? logits_.data() : at(s.outs[i]),
-                              s.gated,
-                              prepared,
-                              rows};
-        kernels_.linear(call, std::max(begin, first) - first, std::min(end, last) - first);
-      }
-      first = last;
-    }
-  });
+  threads_->run(
+      panels, grain_of(panels, rows, threads_->count()), [&](int64_t begin, int64_t end, int) {
+        int64_t first = 0;  // panel of the row of items where weight i begins
+        for (size_t i = 0; i < num_results; ++i) {
+          const int64_t last = first + s.weights[i]->num_panels();
+          if (begin < last && end > first) {
+            const LinearCall call{s.weights[i].get(),
+                                  gated ? s.weights[1].get() : nullptr,
+                                  bias(i),
+                                  gated ? bias(1) : nullptr,
+                                  s.residual < 0 ? nullptr : at(s.residual),
+                                  s.logits ? logits_.data() : at(s.outs[i]),
+                                  s.gated,
+                                  prepared,
+                                  rows};
+            kernels_.linear(call, std::max(begin, first) - first, std::min(end, last) - first);
+          }
+          first = last;
+        }
+      });
 }
 
 void Plan::run_op(const RopeOp& s, const Batch& b) {
