@@ -31,7 +31,7 @@ chat: $(VENV)/.installed ## talk with the default model
 	@$(FIRSTHAND) pull $(MODEL) >&2
 	@$(FIRSTHAND) chat $(MODEL)
 
-test: $(VENV)/.oracles ## every test that needs no GPU; fetches both models first
+test: $(VENV)/.oracles $(VENV)/.system ## every test that needs no GPU; fetches both models first
 	$(FIRSTHAND) pull smollm2-135m
 	$(FIRSTHAND) pull gemma3-270m
 	FIRSTHAND_REQUIRE_MODELS=1 $(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
@@ -115,4 +115,13 @@ $(VENV)/.checks: constraints.txt $(VENV)/.installed | $(VENV)/.pip
 $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	$(PIP) install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(PIP) install --quiet --constraint constraints.txt --group oracles
+	@touch $@
+
+# What Debian's packages bring to the tests: AArch64 by emulation. Without it those tests are left out.
+$(VENV)/.system: | $(VENV)/bin/python
+	@if command -v qemu-aarch64 aarch64-linux-gnu-g++ >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq qemu-user g++-aarch64-linux-gnu >/dev/null || \
+	  echo "apt-get could not install qemu-user and g++-aarch64-linux-gnu." >&2; \
+	else echo "For the AArch64 tests: apt-get install qemu-user g++-aarch64-linux-gnu." >&2; fi
 	@touch $@
