@@ -119,7 +119,7 @@ $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 
 # What Debian's packages bring to the tests: AArch64 by emulation. Without it those tests are left out.
 $(VENV)/.system: | $(VENV)/bin/python
-	@if command -v qemu-aarch64 aarch64-linux-gnu-g++ >/dev/null; then :; \
+	@if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq qemu-user g++-aarch64-linux-gnu >/dev/null || \
 	  echo "apt-get could not install qemu-user and g++-aarch64-linux-gnu." >&2; \
