@@ -19,6 +19,7 @@ MAX_TOP_K = 1_000_000
 MAX_SEED = 2**64 - 1
 MAX_BIASED_TOKENS = 1024
 MAX_STOP_IDS = 64
+MAX_CHOICES = 128
 
 
 class FinishReason(StrEnum):
@@ -31,6 +32,7 @@ class FinishReason(StrEnum):
     CONTEXT = "context"  # the model's context is full
     REPETITION = "repetition"  # the repetition guard saw the same run too often
     CANCELLED = "cancelled"  # the user interrupted
+    DEADLINE = "deadline"  # the request's own time limit passed
     ERROR = "error"  # a fault; `cause` says which
 
     @property
@@ -133,26 +135,46 @@ class StopRules:
             check_integer("stop_token_ids", token_id, 0, 2**31 - 1)
 
 
+class Priority(StrEnum):
+    """The class of a request; each has a guaranteed share of the work (`scheduling/policy.py`)."""
+
+    URGENT = "urgent"
+    NORMAL = "normal"
+    BACKGROUND = "background"
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to continue. `seed` has always a value here: `generation` draws one if the
-    caller gave none, so that every request can be repeated."""
+    """A prompt to continue, `n` times. `seed` has always a value here: `generation` draws one if
+    the caller gave none, so that every request can be repeated. Sequence `index` of 0 … n − 1 is
+    the one that a request of n = 1 with seed (seed + index) mod 2⁶⁴ gives.
+
+    `tenant` is whose request it is, for fairness between tenants. Blocks of the cache are shared
+    only between requests of one `cache_salt`. `deadline_s`, on the engine's clock, ends it with
+    DEADLINE; None is no limit.
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     stop: StopRules
     seed: int
+    n: int = 1
+    priority: Priority = Priority.NORMAL
+    tenant: str = ""
+    cache_salt: str = ""
+    deadline_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
             raise InvalidRequest("prompt", "must hold at least one token")
         check_integer("seed", self.seed, 0, MAX_SEED)
+        check_integer("n", self.n, 1, MAX_CHOICES)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One new token of a request, or its end, or both.
+    """One new token of a sequence, or its end, or both; `index` is which of the request's n.
 
     `token_id` is None only when the sequence ends without a new token (cancelled, error).
     `logprob` and `top_logprobs` are of the model's own distribution: before penalties, bias and
@@ -165,6 +187,7 @@ class TokenEvent:
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
     finish: Finish | None = None
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,20 @@ class SequenceSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """The whole of block `source` becomes the content of block `target`, in every layer."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: slices in the order of admission; empty when there is nothing to do."""
+    """One step: slices in the order of admission; empty when there is nothing to do. The `copies`
+    are made, in order, before anything is computed."""
 
     slices: tuple[SequenceSlice, ...]
+    copies: tuple[BlockCopy, ...] = ()
 
     @property
     def num_tokens(self) -> int:
