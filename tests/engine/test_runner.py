@@ -61,7 +61,7 @@ class FakeExecutor:
 
 
 def store() -> ContiguousStore:
-    return ContiguousStore(1, 1, 2, num_sequences=3, max_tokens=10)
+    return ContiguousStore(1, 1, 2, num_sequences=3, max_tokens=16)
 
 
 def test_the_flat_batch_has_no_padding_and_positions_of_the_sequences() -> None:
@@ -69,26 +69,26 @@ def test_the_flat_batch_has_no_padding_and_positions_of_the_sequences() -> None:
     assert batch.token_ids.tolist() == [1, 2, 3, 4, 5, 0]
     assert batch.positions.tolist() == [5, 6, 7, 0, 2, 3]
     assert batch.row_starts.tolist() == [0, 3, 4, 6]
-    assert batch.block_starts.tolist() == [[10], [0], [20]]
+    assert batch.block_starts.tolist() == [[16], [0], [32]]
     assert batch.logit_rows.tolist() == [3, 5]
-    assert batch.slots().tolist() == [15, 16, 17, 0, 22, 23]
-    assert (batch.num_tokens, batch.num_sequences, batch.block_size) == (6, 3, 10)
+    assert batch.slots().tolist() == [21, 22, 23, 0, 34, 35]
+    assert (batch.num_tokens, batch.num_sequences, batch.block_size) == (6, 3, 16)
     kinds = [batch.token_ids.dtype, batch.positions.dtype, batch.row_starts.dtype]
     assert [*kinds, batch.logit_rows.dtype] == [np.dtype(np.int32)] * 4
     assert batch.block_starts.dtype == np.int64
 
 
 def test_shorter_block_tables_are_filled_up_with_minus_one() -> None:
-    small = ContiguousStore(1, 1, 2, num_sequences=8, max_tokens=2)
+    small = ContiguousStore(1, 1, 2, num_sequences=8, max_tokens=16)
     plan = StepPlan(
         (
-            SequenceSlice(0, (1, 2, 3), 0, (3, 1), None),
+            SequenceSlice(0, (1, 2, 3), 14, (3, 1), None),
             SequenceSlice(1, (4,), 0, (0,), DRAW),
         )
     )
     batch = flat_batch(plan, small)
-    assert batch.block_starts.tolist() == [[6, 2], [0, -1]]
-    assert batch.slots().tolist() == [6, 7, 2, 0]
+    assert batch.block_starts.tolist() == [[48, 16], [0, -1]]
+    assert batch.slots().tolist() == [62, 63, 16, 0]
 
 
 def test_a_plan_without_draws_wants_no_logits() -> None:
@@ -142,7 +142,7 @@ def test_the_samplers_errors_are_passed_on() -> None:
 def test_a_trace_is_of_the_prompts_first_step_or_of_its_last_token(
     last_only: bool, shapes: list[tuple[int, int, bool]]
 ) -> None:
-    plans = trace_plans(tuple(range(10)), 2, 4, last_only=last_only)
+    plans = trace_plans(tuple(range(10)), (2,), 4, last_only=last_only)
     pieces = [plan.slices[0] for plan in plans]
     found = [(piece.start, len(piece.token_ids), piece.draw is not None) for piece in pieces]
     assert found == shapes
@@ -151,7 +151,7 @@ def test_a_trace_is_of_the_prompts_first_step_or_of_its_last_token(
 
 @pytest.mark.parametrize("last_only", [False, True])
 def test_trace_lists_the_operators(last_only: bool) -> None:
-    traced = runner(FakeExecutor()).trace((1, 2, 3), 2, 8, last_only=last_only)
+    traced = runner(FakeExecutor()).trace((1, 2, 3), (2,), 8, last_only=last_only)
     assert [op.shape for op in traced] == [(1 if last_only else 3, 4)]
-    (op,) = runner(FakeExecutor()).trace((1,), 2, 8, last_only=last_only)
+    (op,) = runner(FakeExecutor()).trace((1,), (2,), 8, last_only=last_only)
     assert op.shape == (1, 4)

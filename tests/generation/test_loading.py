@@ -25,7 +25,11 @@ from firsthand.generation.loading import (
         ("executor", {"executor": "cuda"}),
         ("device", {"device": "cuda"}),
         ("quantization", {"quantization": "int5"}),
-        ("kv_dtype", {"kv_dtype": "int8"}),
+        ("kv_dtype", {"kv_dtype": "int4"}),
+        ("kv_layout", {"kv_layout": "columns"}),
+        ("kv_store", {"kv_store": "disk"}),
+        ("block_size", {"block_size": 24}),
+        ("block_size", {"block_size": 2048}),
         ("threads", {"threads": "2"}),
         ("threads", {"threads": True}),
         ("max_context", {"max_context": 1.5}),
@@ -52,10 +56,10 @@ def test_a_model_is_loaded_with_its_parts_and_times(micro_folder: Path) -> None:
     loaded: LoadedModel = load_model(micro_folder, options)
     assert loaded.executor.name == "native"
     assert loaded.limits.context_length == loaded.spec.context_length == 100
-    assert loaded.store.num_blocks == 3  # two sequences, and one block for traces
-    assert (loaded.num_pool_blocks, loaded.trace_block_id) == (2, 2)
-    assert loaded.store.block_size == 100
-    assert str(loaded.store.dtype) == "float32"
+    assert loaded.store.num_blocks == 3 * 7  # two sequences, and a third for traces
+    assert (loaded.num_pool_blocks, loaded.trace_block_ids) == (14, tuple(range(14, 21)))
+    assert loaded.store.block_size == 16
+    assert loaded.store.kv_dtype == "float32"
     assert loaded.weights.aliases[0].name == "lm_head.weight"
     times = loaded.times
     parts = times.open_ms + times.tokenizer_ms + times.executor_ms
@@ -102,6 +106,6 @@ def test_a_kv_store_that_does_not_fit_is_refused_with_its_numbers(
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(loading, "ContiguousStore", no_memory)
+    monkeypatch.setattr(loading, "PagedStore", no_memory)
     with pytest.raises(CapacityExceeded, match="4 sequences of 512 tokens"):
         load_model(micro_folder, LoadOptions())

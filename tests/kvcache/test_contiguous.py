@@ -1,4 +1,4 @@
-"""The contiguous store: sizes, addresses, and that reserving is not filling."""
+"""The contiguous store: sizes, addresses, moves, and that reserving is not filling."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ import sys
 import numpy as np
 import pytest
 
-from firsthand.kvcache.contiguous import ContiguousStore, KVType
+from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.store import KVStore
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("float16", 2), ("float32", 4)])
-def test_sizes_and_addresses(dtype: KVType, size: int) -> None:
-    store: KVStore = ContiguousStore(2, 3, 8, num_sequences=4, max_tokens=16, dtype=dtype)
-    assert (store.block_size, store.num_blocks) == (16, 4)
-    assert [store.block_start(block) for block in range(4)] == [0, 16, 32, 48]
-    assert store.num_bytes == 2 * 2 * 64 * 3 * 8 * size
-    assert store.dtype == np.dtype(dtype)
+def test_sizes_and_addresses() -> None:
+    store: KVStore = ContiguousStore(2, 3, 8, num_sequences=4, max_tokens=20)
+    assert (store.block_size, store.num_blocks) == (32, 4)
+    assert [store.block_start(block) for block in range(4)] == [0, 32, 64, 96]
+    assert store.num_bytes == 2 * 2 * 128 * 3 * 8 * 2
+    assert store.resident_bytes(1) == 2 * 2 * 3 * 8 * 2
+    assert store.resident_bytes(128) == store.num_bytes
+
+
+def test_another_can_say_where_a_run_begins() -> None:
+    places = {0: 48, 1: 0}
+    store = ContiguousStore(
+        1, 1, 2, num_sequences=2, max_tokens=32, start_of=lambda block_id: places[block_id]
+    )
+    assert [store.block_start(block) for block in (0, 1)] == [48, 0]
+
+
+def test_slots_are_moved_also_where_they_overlap() -> None:
+    store = ContiguousStore(2, 1, 2, num_sequences=1, max_tokens=64, kv_dtype="float32")
+    values = np.arange(48 * 2, dtype=np.float32).reshape(48, 1, 2)
+    slots = np.arange(16, 64)
     for layer in range(2):
-        for array in (store.keys(layer), store.values(layer)):
-            assert array.shape == (64, 3, 8)
-            assert array.flags.c_contiguous
-            assert array.dtype == store.dtype
-
-
-def test_it_gives_the_memory_itself() -> None:
-    store = ContiguousStore(1, 1, 2, num_sequences=1, max_tokens=4)
-    store.keys(0)[3] = 7
-    assert store.keys(0)[3].tolist() == [[7.0, 7.0]]
-    assert not np.shares_memory(store.keys(0), store.values(0))
-
-
-def test_used_bytes_follow_the_tokens() -> None:
-    store = ContiguousStore(3, 2, 4, num_sequences=2, max_tokens=8, dtype="float32")
-    assert store.resident_bytes(1) == 2 * 3 * 2 * 4 * 4
-    assert store.resident_bytes(16) == store.num_bytes
-    assert store.resident_bytes(0) == 0
+        store.layer(layer).write(slots, values + layer, values - layer)
+    store.move_slots(16, 0, 48)
+    for layer in range(2):
+        keys, found = store.layer(layer).read(slots - 16)
+        assert np.array_equal(keys, values + layer)
+        assert np.array_equal(found, values - layer)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")

@@ -59,9 +59,18 @@ class Loading:
         int | None, typer.Option(help="Threads to compute with; default: one per core.")
     ] = None
     max_context: MaxContext = None
-    kv_dtype: Annotated[str, typer.Option(help="Type of the KV cache: float16 or float32.")] = (
-        "float16"
+    kv_dtype: Annotated[
+        str, typer.Option(help="Type of the KV cache: float16, float32 or int8.")
+    ] = "float16"
+    kv_layout: Annotated[str, typer.Option(help="How keys lie in the KV cache: tiles or rows.")] = (
+        "tiles"
     )
+    kv_store: Annotated[
+        str, typer.Option(help="paged, or contiguous: one run of memory per sequence.")
+    ] = "paged"
+    block_size: Annotated[
+        int, typer.Option(help="Tokens per block of the paged cache; a multiple of 16.")
+    ] = 16
     disabled_rules: DisableRule = None
     pack_cache: Annotated[
         bool,

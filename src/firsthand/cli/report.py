@@ -48,12 +48,12 @@ def _print_memory(done: Completion, loaded: LoadedModel) -> None:
     held = formats_held(loaded.weights)
     # The last token was never read back, unless there is none.
     num_stored = done.usage.total_tokens - min(1, done.usage.completion_tokens)
-    context = in_bytes(memory.kv_reserved_bytes // store.num_blocks)
+    reserved = in_bytes(memory.kv_reserved_bytes)
     say(f"memory    {in_bytes(memory.peak_rss_bytes):>12}   peak resident memory")
     say(f"  weights {in_bytes(memory.weights_bytes):>12}   {held}")
     say(
         f"  KV      {in_bytes(memory.kv_used_bytes):>12}   {num_stored} tokens used of "
-        f"{loaded.spec.context_length}; reserved: {store.num_blocks} contexts of {context}"
+        f"{loaded.spec.context_length}; reserved: {reserved} in {store.num_blocks} blocks"
     )
     say(f"  scratch {in_bytes(memory.scratch_bytes):>12}")
 

@@ -64,15 +64,20 @@ class ModelRunner:
         )
 
     def trace(
-        self, token_ids: tuple[int, ...], block_id: int, max_step_tokens: int, *, last_only: bool
+        self,
+        token_ids: tuple[int, ...],
+        block_ids: tuple[int, ...],
+        max_step_tokens: int,
+        *,
+        last_only: bool,
     ) -> list[OpTime]:
         """One forward pass over a sequence of its own, with a time per operator.
 
         `last_only`: that of the last token, after all the others; else that of the first
-        `max_step_tokens`. The block must hold the sequence and be nobody else's. The traced step is
-        run once before: what is shown is a step, not the first touch of the block's memory.
+        `max_step_tokens`. The blocks must hold the sequence and be nobody else's. The traced step
+        is run once before: what is shown is a step, not the first touch of the blocks' memory.
         """
-        plans = trace_plans(token_ids, block_id, max_step_tokens, last_only=last_only)
+        plans = trace_plans(token_ids, block_ids, max_step_tokens, last_only=last_only)
         traced = plans[-1]
         for plan in plans:
             self._executor.run(flat_batch(plan, self._store), self._store)
@@ -80,7 +85,7 @@ class ModelRunner:
 
 
 def trace_plans(
-    token_ids: tuple[int, ...], block_id: int, max_step_tokens: int, *, last_only: bool
+    token_ids: tuple[int, ...], block_ids: tuple[int, ...], max_step_tokens: int, *, last_only: bool
 ) -> list[StepPlan]:
     """The steps up to the one to be traced, which is the last and the only one with a draw."""
     bounds = [0, min(len(token_ids), max_step_tokens)]
@@ -89,7 +94,7 @@ def trace_plans(
         bounds.append(len(token_ids))
     draw = Draw(SamplingParams(temperature=0.0), seed=0, position=bounds[-1])
     slices = [
-        SequenceSlice(-1, token_ids[start:stop], start, (block_id,), None)
+        SequenceSlice(-1, token_ids[start:stop], start, block_ids, None)
         for start, stop in pairwise(bounds)
     ]
     slices[-1] = replace(slices[-1], draw=draw)

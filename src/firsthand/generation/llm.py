@@ -185,7 +185,7 @@ class LLM:
 
         `prompt`: the step that computes the prompt (its first `max_step_tokens` tokens). `token`:
         that of the prompt's last token, after all the others. Runs between two steps of the
-        engine, in a block of the store that no sequence has.
+        engine, in blocks of the store that no sequence has.
         """
         check_choice("step", step, ("prompt", "token"))
         job = self._job(self._ids(prompt), self._read({}), self._clock())
@@ -193,8 +193,10 @@ class LLM:
         token_ids = job.request.prompt_token_ids
 
         def run() -> tuple[OpTime, ...]:
-            block_id, budget = self._loaded.trace_block_id, self._loaded.limits.max_step_tokens
-            return tuple(self._runner.trace(token_ids, block_id, budget, last_only=step == "token"))
+            block_ids, budget = self._loaded.trace_block_ids, self._loaded.limits.max_step_tokens
+            return tuple(
+                self._runner.trace(token_ids, block_ids, budget, last_only=step == "token")
+            )
 
         return self._worker.call(run)
 

@@ -25,7 +25,9 @@ from firsthand.config import Environment, read_environment
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.generation.packing import KeepsPacked, Packing
 from firsthand.generation.report import LoadTimes
-from firsthand.kvcache.contiguous import ContiguousStore, KVType
+from firsthand.kvcache.arrays import TILE, KVLayout, KVType
+from firsthand.kvcache.contiguous import ContiguousStore
+from firsthand.kvcache.paged import BLOCK_SIZE, PagedStore
 from firsthand.kvcache.store import KVStore
 from firsthand.models import families
 from firsthand.models.scaling import ROPE_FACTORS
@@ -39,12 +41,12 @@ from firsthand.weights.open import open_checkpoint
 from firsthand.weights.packed_file import PackedFile
 from firsthand.weights.sources import Quantization, read_vector
 
-NUM_TRACE_BLOCKS = 1  # for traces, which therefore never touch a running sequence
-
 Progress = Callable[[int, int], None]  # bytes of the file done, bytes in all
 
 
 ExecutorName = Literal["native", "torch"]
+KVStoreName = Literal["paged", "contiguous"]
+MAX_BLOCK_SIZE = 1024
 Attention = Literal["formula", "tiled", "fast"]
 
 
@@ -57,6 +59,9 @@ class LoadKeywords(TypedDict, total=False):
     max_context: int | None
     threads: int | None
     kv_dtype: KVType
+    kv_layout: KVLayout
+    kv_store: KVStoreName
+    block_size: int
     max_step_tokens: int
     max_sequences: int
     max_logit_rows: int | None
@@ -71,7 +76,9 @@ class LoadOptions:
 
     `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
     auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
-    one per core. `kv_dtype`: float16 or float32. `max_step_tokens`: what one step computes at
+    one per core. `kv_dtype`: float16, float32 or int8. `kv_layout`: tiles or rows, how
+    keys lie in memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run
+    per sequence. `max_step_tokens`: what one step computes at
     most; longer prompts take several steps. `max_sequences`: how many run at once.
     `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
     that an engine asks for. `disabled_rules` (native): fusion rules to leave out. `attention`
@@ -85,6 +92,9 @@ class LoadOptions:
     max_context: int | None = None
     threads: int | None = None
     kv_dtype: KVType = "float16"
+    kv_layout: KVLayout = "tiles"
+    kv_store: KVStoreName = "paged"
+    block_size: int = BLOCK_SIZE
     max_step_tokens: int = 512
     max_sequences: int = 4
     max_logit_rows: int | None = None
@@ -96,6 +106,11 @@ class LoadOptions:
         check_choice("executor", self.executor, get_args(ExecutorName))
         check_choice("quantization", self.quantization, get_args(Quantization))
         check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
+        check_choice("kv_layout", self.kv_layout, get_args(KVLayout))
+        check_choice("kv_store", self.kv_store, get_args(KVStoreName))
+        check_integer("block_size", self.block_size, TILE, MAX_BLOCK_SIZE)
+        if self.block_size % TILE:
+            raise InvalidRequest("block_size", f"must be a multiple of {TILE}")
         for name in ("max_context", "threads"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1)
@@ -129,7 +144,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """All that an engine needs, ready. The last block of the store is for traces."""
+    """All that an engine needs, ready. The last blocks of the store, as many as one sequence can
+    have, are for traces, which therefore never touch a running sequence."""
 
     spec: ModelSpec
     tokenizer: Tokenizer
@@ -154,11 +170,11 @@ class LoadedModel:
     @property
     def num_pool_blocks(self) -> int:
         """The store's blocks that requests may have: 0 … num_pool_blocks − 1."""
-        return self.store.num_blocks - NUM_TRACE_BLOCKS
+        return self.store.num_blocks - _blocks_per_sequence(self.limits, self.store.block_size)
 
     @property
-    def trace_block_id(self) -> int:
-        return self.num_pool_blocks
+    def trace_block_ids(self) -> tuple[int, ...]:
+        return tuple(range(self.num_pool_blocks, self.store.num_blocks))
 
 
 def load_model(
@@ -202,7 +218,7 @@ def load_model(
     )
     max_logit_rows = options.max_logit_rows or limits.max_sequences
     executor.prepare(families.program(spec), limits.max_step_tokens, max_logit_rows)
-    store = _store(spec, limits, options.kv_dtype)
+    store = _store(spec, limits, options)
     ready_s = clock()
     writer = None if packing is None else packing.write_later(weights)
     return LoadedModel(
@@ -315,15 +331,28 @@ def _packing(
     return Packing(environment.home, checkpoint, options.quantization, executor)
 
 
-def _store(spec: ModelSpec, limits: Limits, kv_dtype: KVType) -> ContiguousStore:
+def _blocks_per_sequence(limits: Limits, block_size: int) -> int:
+    return -(-limits.context_length // block_size)
+
+
+def _store(spec: ModelSpec, limits: Limits, options: LoadOptions) -> KVStore:
+    sizes = (spec.num_layers, spec.num_kv_heads, spec.head_size)
+    num_sequences = limits.max_sequences + 1  # one more, for traces
     try:
-        return ContiguousStore(
-            spec.num_layers,
-            spec.num_kv_heads,
-            spec.head_size,
-            num_sequences=limits.max_sequences + NUM_TRACE_BLOCKS,
-            max_tokens=limits.context_length,
-            dtype=kv_dtype,
+        if options.kv_store == "contiguous":
+            return ContiguousStore(
+                *sizes,
+                num_sequences=num_sequences,
+                max_tokens=limits.context_length,
+                kv_dtype=options.kv_dtype,
+                layout=options.kv_layout,
+            )
+        return PagedStore(
+            *sizes,
+            num_blocks=num_sequences * _blocks_per_sequence(limits, options.block_size),
+            block_size=options.block_size,
+            kv_dtype=options.kv_dtype,
+            layout=options.kv_layout,
         )
     except MemoryError:
         raise CapacityExceeded(

@@ -1,7 +1,7 @@
 """Keys and values of past tokens: which block belongs to whom, and the memory behind it.
 
-Owns: `blocks.py` (ids only, pure) and the stores (memory only). One integer, the block id, is all
-that passes between them.
+Owns: `blocks.py` (ids only, pure) and the stores (memory only): paged, the default, and
+contiguous. One integer, the block id, is all that passes between them.
 May not know: requests, models, scheduling.
-Read next: `blocks.py`, then `store.py` and `contiguous.py`.
+Read next: `blocks.py`, then `store.py`, `arrays.py`, `paged.py`.
 """

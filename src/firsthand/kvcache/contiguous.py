@@ -1,30 +1,27 @@
-"""The contiguous store: one long row of slots per sequence.
+"""The contiguous store: one long run of slots per sequence.
 
-Owns: the arrays, one pair per layer.
-May not know: which sequence has which row, how many tokens of a row are filled.
+Owns: the arrays, and the move of a sequence's slots to another place.
+May not know: which sequence has which run, how many tokens of a run are filled.
 Read next: `compute/batch.py`, how a token finds its slot.
 
 Contiguous is paged with one huge block: block size = the longest sequence, so that each sequence
 owns exactly one block and its block table has one entry. Kernels therefore see no difference
 between the two; what contiguous pays is reserved address space for tokens that never come.
-Reserved is not resident: the arrays are never filled, so the operating system gives a page when
-the first token is written into it.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
-from typing import Any, Literal
+from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
-KVType = Literal["float16", "float32"]
+from firsthand.kvcache.arrays import TILE, KVArrays, KVLayout, KVType, LayerArrays
 
 
 class ContiguousStore:
-    """`num_sequences` rows of `max_tokens` slots; keys and values (num_slots, G, D) per layer."""
+    """`num_sequences` runs for up to `max_tokens` tokens each.
+
+    Without `start_of` run b begins at b · block_size. With it, whoever gives out the runs says
+    where one begins, and may have any length up to `max_tokens`; its slots can be moved.
+    """
 
     def __init__(
         self,
@@ -34,15 +31,21 @@ class ContiguousStore:
         *,
         num_sequences: int,
         max_tokens: int,
-        dtype: KVType = "float16",
+        kv_dtype: KVType = "float16",
+        layout: KVLayout = "tiles",
+        start_of: Callable[[int], int] | None = None,
     ) -> None:
-        shape = (num_sequences * max_tokens, num_kv_heads, head_size)
-        kind = np.float16 if dtype == "float16" else np.float32
-        self._block_size = max_tokens
+        self._block_size = -(-max_tokens // TILE) * TILE
         self._num_blocks = num_sequences
-        self._keys = [_reserve(shape, np.dtype(kind)) for _ in range(num_layers)]
-        self._values = [_reserve(shape, np.dtype(kind)) for _ in range(num_layers)]
-        self._dtype: np.dtype[np.float32] | np.dtype[np.float16] = self._keys[0].dtype
+        self._start_of = start_of
+        self._arrays = KVArrays(
+            num_layers,
+            num_kv_heads,
+            head_size,
+            num_slots=num_sequences * self._block_size,
+            kv_dtype=kv_dtype,
+            layout=layout,
+        )
 
     @property
     def block_size(self) -> int:
@@ -53,36 +56,42 @@ class ContiguousStore:
         return self._num_blocks
 
     @property
-    def dtype(self) -> np.dtype[np.float32] | np.dtype[np.float16]:
-        return self._dtype
+    def num_slots(self) -> int:
+        return self._arrays.num_slots
 
     @property
     def num_bytes(self) -> int:
         """Bytes reserved: every slot in every layer, keys and values."""
-        return sum(array.nbytes for array in self._keys + self._values)
+        return self._arrays.num_bytes
+
+    @property
+    def kv_dtype(self) -> KVType:
+        return self._arrays.kv_dtype
+
+    @property
+    def layout(self) -> KVLayout:
+        return self._arrays.layout
 
     def resident_bytes(self, num_tokens: int) -> int:
         """Bytes that so many written tokens fill; the rest of `num_bytes` is only reserved."""
-        return num_tokens * self.num_bytes // (self._num_blocks * self._block_size)
+        return num_tokens * self._arrays.slot_bytes
 
     def block_start(self, block_id: int) -> int:
+        if self._start_of is not None:
+            return self._start_of(block_id)
         return block_id * self._block_size
 
-    def keys(self, layer: int) -> NDArray[np.float32] | NDArray[np.float16]:
-        return self._keys[layer]
+    def layer(self, layer: int) -> LayerArrays:
+        return self._arrays.layer(layer)
 
-    def values(self, layer: int) -> NDArray[np.float32] | NDArray[np.float16]:
-        return self._values[layer]
+    def copy_block(self, source: int, target: int) -> None:
+        """Only for runs of the whole block size."""
+        self._arrays.copy(self.block_start(source), self.block_start(target), self._block_size)
 
+    def fill_block(self, block_id: int, byte: int) -> None:
+        """Only for runs of the whole block size."""
+        self._arrays.fill(self.block_start(block_id), self._block_size, byte)
 
-def _reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Address space whose small pages come when they are written. Huge pages would have the first
-    token of every layer wait while megabytes are cleared (docs/experiments.md)."""
-    num_bytes = math.prod(shape) * dtype.itemsize
-    try:
-        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError):
-        raise MemoryError(f"{num_bytes} bytes of address space") from None
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, dtype=dtype).reshape(shape)
+    def move_slots(self, source: int, target: int, count: int) -> None:
+        """Slots to another place, in all layers; all three multiples of 16; they may overlap."""
+        self._arrays.copy(source, target, count)

@@ -1,25 +1,23 @@
 """Where keys and values live: the interface that every store shares.
 
-Owns: what a slot is, and how a block is found. A slot holds the keys and
-values of one token, in all layers.
+Owns: what a block is to whoever computes: a run of slots. A slot holds the keys and values of one
+token, in all layers.
 May not know: who owns a block (that is decided in integers, elsewhere), models, scheduling.
-Read next: `contiguous.py`.
+Read next: `arrays.py` (the memory), `paged.py`, `contiguous.py`.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from firsthand.kvcache.arrays import KVLayout, KVType, LayerArrays
 
 
 class KVStore(Protocol):
-    """`num_blocks` blocks of `block_size` slots; block b begins at slot `block_start(b)`.
+    """`num_blocks` blocks of `block_size` slots (a multiple of 16); block b begins at slot
+    `block_start(b)`, also a multiple of 16.
 
-    `keys(layer)` and `values(layer)` are (slots, G, D), C-contiguous, float32 or float16: the
-    memory itself, not a copy. `num_bytes` are reserved; `resident_bytes(n)` are those that n
-    written tokens fill.
+    `num_bytes` are reserved; `resident_bytes(n)` are those that n written tokens fill.
     """
 
     @property
@@ -29,8 +27,11 @@ class KVStore(Protocol):
     @property
     def num_bytes(self) -> int: ...
     @property
-    def dtype(self) -> np.dtype[np.float32] | np.dtype[np.float16]: ...
+    def kv_dtype(self) -> KVType: ...
+    @property
+    def layout(self) -> KVLayout: ...
     def resident_bytes(self, num_tokens: int) -> int: ...
     def block_start(self, block_id: int) -> int: ...
-    def keys(self, layer: int) -> NDArray[np.float32] | NDArray[np.float16]: ...
-    def values(self, layer: int) -> NDArray[np.float32] | NDArray[np.float16]: ...
+    def layer(self, layer: int) -> LayerArrays: ...
+    def copy_block(self, source: int, target: int) -> None: ...
+    def fill_block(self, block_id: int, byte: int) -> None: ...

@@ -32,7 +32,7 @@ from firsthand.measure.latency import (
 
 STEP_TOKENS = (64, 128, 256, 512)
 FORMATS = ("auto", "none", "int8", "int4")
-KV_TYPES = ("float16", "float32")
+KV_TYPES = ("float16", "float32", "int8")
 
 
 @dataclass(frozen=True, slots=True)

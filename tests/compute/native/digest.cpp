@@ -140,49 +140,73 @@ void linear(const Kernels& kernels) {
 }
 
 void attention(const Kernels& kernels) {
+  using Kinds = std::initializer_list<std::pair<CacheKind, const char*>>;
+  const Kinds kinds = {
+      {CacheKind::float32, "float32"}, {CacheKind::float16, "float16"}, {CacheKind::int8, "int8"}};
   for (const int32_t d : {2, 24, 64, 80})
-    for (const bool halves : {false, true}) {
-      const int32_t g = 2, h = 6, rows = 37, start = 90;
-      const int64_t block = 7, slots = 200, context = start + rows;
-      std::vector<float> keys(static_cast<size_t>(slots * g * d) + 64, 0.25f), values = keys;
-      std::vector<double> frequencies;
-      for (int i = 0; i < d / 2; ++i) frequencies.push_back(std::exp2(-i));
-      std::vector<int32_t> positions;
-      std::vector<int64_t> place, starts;
-      for (int64_t b = 0; b * block < context; ++b) starts.push_back((b * 5 % 27) * block);
-      for (int64_t p = 0; p < context; ++p) {
-        positions.push_back(static_cast<int32_t>(p));
-        place.push_back(starts[static_cast<size_t>(p / block)] + p % block);
+    for (const auto& [kind, name] : kinds) {
+      // Both layouts are to give the same line.
+      for (const bool tiles : {true, false}) {
+        const int32_t g = 2, h = 6, rows = 37, start = 90;
+        const int64_t block = 16, slots = 27 * block, context = start + rows;
+        std::vector<float> keys(static_cast<size_t>(slots * g * d) + 64, 0.25f), values = keys;
+        std::vector<float> key_scales(static_cast<size_t>(slots * g)), value_scales = key_scales;
+        std::vector<double> frequencies;
+        for (int i = 0; i < d / 2; ++i) frequencies.push_back(std::exp2(-i));
+        std::vector<int32_t> positions;
+        std::vector<int64_t> place, starts;
+        for (int64_t b = 0; b * block < context; ++b) starts.push_back((b * 5 % 27) * block);
+        for (int64_t p = 0; p < context; ++p) {
+          positions.push_back(static_cast<int32_t>(p));
+          place.push_back(starts[static_cast<size_t>(p / block)] + p % block);
+        }
+        std::vector<float> cosine(static_cast<size_t>(context * d / 2) + 64), sine = cosine;
+        kernels.rotation(
+            {positions.data(), frequencies.data(), 1.25, cosine.data(), sine.data(), d}, 0,
+            context);
+        print("rotation " + std::to_string(d), cosine.data(), context * d / 2);
+        const std::vector<float> k = floats(context * g * d), v = floats(context * g * d),
+                                 q = floats(rows * h * d, 4.0f);
+        const Cache cache{
+            keys.data(), values.data(), key_scales.data(), value_scales.data(), kind, tiles, g, d};
+        kernels.store(
+            {k.data(), v.data(), place.data(), true, {cosine.data(), sine.data(), d}, cache}, 0,
+            context);
+        std::vector<float> out(q.size()), scratch(static_cast<size_t>(attend_scratch(d, h / g)));
+        std::vector<AttendTile> row_tiles;
+        // Of many rows, and of one: the two ways in which a chunk is read.
+        for (int32_t r = 0; r < rows - 4; r += 11)
+          row_tiles.push_back({r, 0, std::min(11, rows - 4 - r)});
+        for (int32_t r = rows - 4; r < rows; ++r) row_tiles.push_back({r, 0, 1});
+        const int64_t skip = static_cast<int64_t>(start) * d / 2;
+        const AttendCall call{q.data(),
+                              out.data(),
+                              positions.data() + start,
+                              row_tiles.data(),
+                              starts.data(),
+                              static_cast<int64_t>(starts.size()),
+                              block,
+                              h,
+                              0.3f,
+                              true,
+                              {cosine.data() + skip, sine.data() + skip, d},
+                              cache};
+        const int64_t items = static_cast<int64_t>(row_tiles.size()) * g;
+        const std::string line = "attend " + std::to_string(d) + " " + name;
+        kernels.attend(call, 0, items, scratch.data());
+        print(line, out.data(), rows * h * d);
+        // The same in parts, one chunk a round.
+        AttendParts parts{nullptr, 0, 1};
+        std::vector<float> memory(
+            static_cast<size_t>(rows * h * parts.query_floats(attend_stride(d))));
+        parts.memory = memory.data();
+        out.assign(out.size(), 0.0f);
+        for (; parts.first_chunk * kChunk < context; ++parts.first_chunk) {
+          kernels.attend_part(call, parts, 0, items, scratch.data());
+          kernels.attend_merge(call, parts, (parts.first_chunk + 1) * kChunk >= context, 0, items);
+        }
+        print(line, out.data(), rows * h * d);
       }
-      std::vector<float> cosine(static_cast<size_t>(context * d / 2) + 64), sine = cosine;
-      kernels.rotation({positions.data(), frequencies.data(), 1.25, cosine.data(), sine.data(), d},
-                       0, context);
-      print("rotation " + std::to_string(d), cosine.data(), context * d / 2);
-      const std::vector<float> k = floats(context * g * d), v = floats(context * g * d),
-                               q = floats(rows * h * d, 4.0f);
-      const Cache cache{keys.data(), values.data(), halves, g, d};
-      kernels.store(
-          {k.data(), v.data(), place.data(), true, {cosine.data(), sine.data(), d}, cache}, 0,
-          context);
-      std::vector<float> out(q.size()), scratch(static_cast<size_t>(attend_scratch(d, h / g)));
-      std::vector<AttendTile> tiles;
-      for (int32_t r = 0; r < rows; r += 11) tiles.push_back({r, 0, std::min(11, rows - r)});
-      const int64_t skip = static_cast<int64_t>(start) * d / 2;
-      kernels.attend({q.data(),
-                      out.data(),
-                      positions.data() + start,
-                      tiles.data(),
-                      starts.data(),
-                      static_cast<int64_t>(starts.size()),
-                      block,
-                      h,
-                      0.3f,
-                      true,
-                      {cosine.data() + skip, sine.data() + skip, d},
-                      cache},
-                     0, static_cast<int64_t>(tiles.size()) * g, scratch.data());
-      print("attend " + std::to_string(d) + (halves ? " float16" : " float32"), out.data(),
-            rows * h * d);
     }
 }
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Executor
 from firsthand.compute.native import _native
-from firsthand.kvcache.contiguous import ContiguousStore, KVType
+from firsthand.kvcache.arrays import KVLayout, KVType
+from firsthand.kvcache.paged import PagedStore
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec, RopeSpec
 from firsthand.quant.formats import (
@@ -151,15 +152,25 @@ class MicroModel:
             executor.alias("lm_head.weight", EMBEDDING)
         executor.prepare(families.program(self.spec), max_tokens, max_tokens)
 
-    def store(self, dtype: KVType = "float32", num_sequences: int = 3) -> ContiguousStore:
+    def store(
+        self,
+        dtype: KVType = "float32",
+        num_sequences: int = 3,
+        layout: KVLayout = "tiles",
+        block_size: int = 0,
+    ) -> PagedStore:
+        """One block per sequence, unless a block size is given."""
         s = self.spec
-        return ContiguousStore(
+        whole = -(-s.context_length // 16) * 16
+        size = block_size or whole
+        return PagedStore(
             s.num_layers,
             s.num_kv_heads,
             s.head_size,
-            num_sequences=num_sequences,
-            max_tokens=s.context_length,
-            dtype=dtype,
+            num_blocks=num_sequences * -(-whole // size),
+            block_size=size,
+            kv_dtype=dtype,
+            layout=layout,
         )
 
     def logits(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -211,7 +222,7 @@ class MicroModel:
 
 
 def batch(
-    store: ContiguousStore, *slices: tuple[int, int, NDArray[np.int64]], wanted: str = "all"
+    store: PagedStore, *slices: tuple[int, int, NDArray[np.int64]], wanted: str = "all"
 ) -> FlatBatch:
     """A batch of (row of the store, start, token ids) per sequence; logits of `all` or `last`."""
     counts = [len(ids) for _, _, ids in slices]
@@ -223,10 +234,16 @@ def batch(
             [np.arange(start, start + len(ids)) for _, start, ids in slices]
         ).astype(np.int32),
         row_starts=np.concatenate([[0], ends]).astype(np.int32),
-        block_starts=np.array([[store.block_start(row)] for row, _, _ in slices], np.int64),
+        block_starts=np.array([_table(store, row) for row, _, _ in slices], np.int64),
         block_size=store.block_size,
         logit_rows=rows.astype(np.int32),
     )
+
+
+def _table(store: PagedStore, row: int) -> list[int]:
+    """Where the blocks of a sequence begin: any order will do, here from the last to the first."""
+    size = store.num_blocks // 3
+    return [store.block_start(row * size + block) for block in reversed(range(size))]
 
 
 def run_whole(
@@ -235,9 +252,11 @@ def run_whole(
     ids: NDArray[np.int64],
     chunks: tuple[int, ...] = (),
     dtype: KVType = "float32",
+    layout: KVLayout = "tiles",
+    block_size: int = 0,
 ) -> NDArray[np.float32]:
     """(T, V) logits of one sequence, computed in the given chunks (default: all at once)."""
-    store = model.store(dtype)
+    store = model.store(dtype, layout=layout, block_size=block_size)
     parts = []
     start = 0
     for count in chunks or (len(ids),):

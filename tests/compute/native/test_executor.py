@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from firsthand.compute.fusion import RULES
 from firsthand.compute.native import _native
 from firsthand.compute.native.executor import NativeExecutor, available_threads
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
+from firsthand.kvcache.arrays import KVLayout, KVType
 from firsthand.models.spec import ModelSpec
 from firsthand.quant.formats import Format, GroupedWeight, decode
 from tests.compute.native.micro import (
@@ -28,6 +30,7 @@ from tests.compute.native.micro import (
 
 pytestmark = pytest.mark.native
 
+LAYOUTS: tuple[KVLayout, ...] = ("tiles", "rows")
 ALL_RULES = tuple(rule.name for rule in RULES)
 
 
@@ -109,6 +112,47 @@ def test_instruction_sets_agree_on_a_float16_cache() -> None:
     assert len(set(results.values())) == 1, sorted(results)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_neither_layout_nor_block_size_nor_threads_change_a_bit(dtype: KVType) -> None:
+    """Contexts around the borders of tiles (16) and chunks (64), one row and many; from three
+    chunks on, two threads compute the chunks of a row apart."""
+    model = MicroModel.random(spec(head_size=24), FORMATS["float32"])
+    ids = tokens(model, 195)
+    chunks = (1, 14, 1, 1, 46, 1, 1, 63, 1, 1, 61, 1, 1, 1, 1)
+    wanted = run_whole(executor_for(model, threads=1), model, ids, (128, 67), dtype).tobytes()
+    for threads in (1, 2, 3):
+        executor = executor_for(model, threads=threads)
+        for layout, size in product(LAYOUTS, (0, 16, 48)):
+            got = run_whole(executor, model, ids, chunks, dtype, layout, size)
+            assert got.tobytes() == wanted, (threads, layout, size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_what_is_stored_is_what_the_formula_stores(dtype: KVType) -> None:
+    """The kernels write into both layouts what kvcache/arrays.py writes, to the bit."""
+    model = MicroModel.random(spec(), FORMATS["float32"])
+    executor = executor_for(model, threads=1)
+    ids = tokens(model, 20)
+    exact = model.store("float32")
+    executor.run(batch(exact, (0, 0, ids)), exact)
+    slots = batch(exact, (0, 0, ids)).slots()
+    written = exact.layer(0).read(slots)  # of layer 0, whose inputs know of no store
+    for layout in LAYOUTS:
+        got, want = model.store(dtype, layout=layout), model.store(dtype, layout=layout)
+        executor.run(batch(got, (0, 0, ids)), got)
+        want.layer(0).write(slots, *written)
+        for one, other in zip(got.layer(0).read(slots), want.layer(0).read(slots), strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+def test_an_int8_cache_is_near_the_exact_one() -> None:
+    model = MicroModel.random(spec(), FORMATS["float32"])
+    executor = executor_for(model)
+    ids = tokens(model, 100)
+    exact, rounded = (run_whole(executor, model, ids, dtype=kv) for kv in ("float32", "int8"))
+    assert 0 < np.abs(rounded - exact).max() < 0.03 * np.abs(exact).max()
+
+
 def test_logits_only_where_wanted() -> None:
     model = MicroModel.random(spec(tied_head=False), FORMATS["q8_0"])
     executor = executor_for(model)
@@ -127,9 +171,8 @@ def test_a_reused_row_shows_nothing_of_its_last_owner() -> None:
     ids = tokens(model, 12)
     want = run_whole(executor, model, ids)
     store = model.store()
-    for layer in range(model.spec.num_layers):
-        store.keys(layer)[:] = np.nan
-        store.values(layer)[:] = np.nan
+    for block in range(store.num_blocks):
+        store.fill_block(block, 0xFF)  # NaN in every float
     assert executor.run(batch(store, (1, 0, ids)), store).tobytes() == want.tobytes()
 
 
@@ -142,7 +185,9 @@ def test_a_nan_reaches_the_logits_of_its_own_rows_only(poison: float) -> None:
     clean = run_whole(executor, model, ids)
     store = model.store()
     executor.run(batch(store, (0, 0, ids), (1, 0, ids)), store)
-    store.values(1)[store.block_start(0) + 2] = poison
+    poisoned = np.full((1, model.spec.num_kv_heads, model.spec.head_size), poison, np.float32)
+    slot = np.array([store.block_start(0) + 2])
+    store.layer(1).write(slot, store.layer(1).read(slot)[0], poisoned)
     got = executor.run(batch(store, (0, 6, ids[:1]), (1, 5, ids[5:])), store)
     assert np.isnan(got[0]).all()
     assert got[1].tobytes() == clean[-1].tobytes()
@@ -214,7 +259,7 @@ def bad_batches(model: MicroModel) -> Sequence[tuple[str, dict[str, NDArray[np.g
         ("position", {"positions": np.array([199, 200], np.int32)}),
         ("consecutive", {"positions": np.array([0, 2], np.int32)}),
         ("row_starts", {"row_starts": np.array([0, 3], np.int32)}),
-        ("outside the store", {"block_starts": np.array([[600]], np.int64)}),
+        ("outside the store", {"block_starts": np.array([[624]], np.int64)}),
         ("outside the store", {"block_starts": np.array([[-1]], np.int64)}),
         ("logit row", {"logit_rows": np.array([2], np.int32)}),
         ("logit rows", {"logit_rows": np.zeros(1000, np.int32)}),

@@ -290,12 +290,12 @@ class ReadsItsOwnUnrounded(TorchOps):
 
     def store(self, layer: int, k: Any, v: Any) -> None:
         super().store(layer, k, v)
-        self._own = {id(self._store.keys(layer)): k, id(self._store.values(layer)): v}
+        self._own = (k, v)
 
-    def _read(self, memory: Any, slots: Any) -> Any:
-        found = super()._read(memory, slots)
-        own = self._own[id(memory)].unflatten(1, memory.shape[1:])
-        found[-len(own) :] = own
+    def _read(self, layer: int, slots: Any) -> Any:
+        found = super()._read(layer, slots)
+        for read, own in zip(found, self._own, strict=True):
+            read[-len(own) :] = own.unflatten(1, read.shape[1:])
         return found
 
 

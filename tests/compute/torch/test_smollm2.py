@@ -93,7 +93,7 @@ def test_a_real_model_has_the_logits_of_transformers(smollm2_path: Path) -> None
         spec.head_size,
         num_sequences=1,
         max_tokens=LENGTH,
-        dtype="float32",
+        kv_dtype="float32",
     )
     rows = np.arange(LENGTH, dtype=np.int32)
     batch = FlatBatch(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Executor
+from firsthand.kvcache.arrays import TILE, KVLayout, LayerArrays
 from firsthand.models.families import program, read_config, slots
 from firsthand.models.spec import ModelSpec
 from firsthand.quant.formats import FloatFormat, FloatWeight, Format
@@ -51,13 +52,20 @@ class ArrayStore:
     """Blocks of slots in plain arrays, filled with a number that ruins whatever reads it."""
 
     def __init__(self, spec: ModelSpec, dtype: str = "float32") -> None:
-        shape = (NUM_BLOCKS * BLOCK, spec.num_kv_heads, spec.head_size)
-        self._keys = [np.full(shape, np.nan, dtype) for _ in range(spec.num_layers)]
-        self._values = [np.full(shape, np.nan, dtype) for _ in range(spec.num_layers)]
+        shape = (-(-NUM_BLOCKS * BLOCK // TILE), TILE, spec.num_kv_heads, spec.head_size)
+
+        def unset() -> NDArray[Any]:
+            return np.full(shape, np.nan, dtype)
+
+        self._layers = [
+            LayerArrays(unset(), unset(), None, None, "rows") for _ in range(spec.num_layers)
+        ]
         self.block_size = BLOCK
         self.num_blocks = NUM_BLOCKS
-        self.num_bytes = 2 * spec.num_layers * self._keys[0].nbytes
+        self.num_bytes = NUM_BLOCKS * BLOCK * spec.num_layers * self._layers[0].slot_bytes
         self.dtype: Any = np.dtype(dtype)
+        self.kv_dtype: Any = dtype
+        self.layout: KVLayout = "rows"
 
     def resident_bytes(self, num_tokens: int) -> int:
         return num_tokens * self.num_bytes // (NUM_BLOCKS * BLOCK)
@@ -65,11 +73,14 @@ class ArrayStore:
     def block_start(self, block_id: int) -> int:
         return block_id * BLOCK
 
-    def keys(self, layer: int) -> NDArray[Any]:
-        return self._keys[layer]
+    def layer(self, layer: int) -> LayerArrays:
+        return self._layers[layer]
 
-    def values(self, layer: int) -> NDArray[Any]:
-        return self._values[layer]
+    def copy_block(self, source: int, target: int) -> None:
+        raise NotImplementedError
+
+    def fill_block(self, block_id: int, byte: int) -> None:
+        raise NotImplementedError
 
 
 @dataclass

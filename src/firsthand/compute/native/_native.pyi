@@ -97,7 +97,16 @@ class Plan:
     def add(self, x: int, y: int, out: int) -> None: ...
     def finish(self) -> None: ...
     def bind_store(
-        self, keys: Sequence[NDArray[Any]], values: Sequence[NDArray[Any]], head_size: int
+        self,
+        layers: Sequence[
+            tuple[
+                NDArray[Any],
+                NDArray[Any],
+                NDArray[np.float32] | None,
+                NDArray[np.float32] | None,
+            ]
+        ],
+        tiles: bool,
     ) -> None: ...
     def run(
         self,

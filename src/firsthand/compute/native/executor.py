@@ -206,10 +206,11 @@ class NativeExecutor:
         if self._plan is None:
             raise EngineError("prepare() comes before run()")
         if store is not self._bound:
-            layers = range(1 + max(op.layer for op in self.ops))
-            keys = [store.keys(layer) for layer in layers]
-            values = [store.values(layer) for layer in layers]
-            self._plan.bind_store(keys, values, keys[0].shape[2])
+            layers = [store.layer(i) for i in range(1 + max(op.layer for op in self.ops))]
+            self._plan.bind_store(
+                [(a.keys, a.values, a.key_scales, a.value_scales) for a in layers],
+                store.layout == "tiles",
+            )
             self._bound = store
         return self._plan
 
@@ -221,7 +222,7 @@ class NativeExecutor:
         weights = [self._weights[name] for name in op.weights]
         match op.name:
             case "attend":
-                return 2 * batch.num_context_tokens * int(store.keys(op.layer)[0].nbytes)
+                return batch.num_context_tokens * store.layer(op.layer).slot_bytes
             case "embed":
                 return batch.num_tokens * weights[0].num_bytes // weights[0].n
             case _:

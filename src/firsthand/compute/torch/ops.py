@@ -36,7 +36,7 @@ class TorchOps:
         self._attention = attention
         self._device = self._cos.device
         self._dtype = self._cos.dtype
-        self._slots = torch.tensor(batch.slots())
+        self._slots = batch.slots()
         self._token_ids = torch.tensor(batch.token_ids, dtype=torch.int64, device=self._device)
         self._positions = torch.tensor(batch.positions, dtype=torch.int64, device=self._device)
         self._logit_rows = torch.tensor(batch.logit_rows, dtype=torch.int64, device=self._device)
@@ -65,10 +65,14 @@ class TorchOps:
         return turned.flatten(1)
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        for values, memory in ((k, self._store.keys(layer)), (v, self._store.values(layer))):
-            view = torch.from_numpy(memory)
-            heads = self._split_heads(values, memory.shape[1])
-            view[self._slots] = heads.to(device=view.device, dtype=view.dtype)
+        arrays = self._store.layer(layer)
+        keys, values = (
+            self._split_heads(x, x.shape[1] // (2 * self._cos.shape[-1]))
+            .to(device="cpu", dtype=torch.promote_types(x.dtype, torch.float32))
+            .numpy()
+            for x in (k, v)
+        )
+        arrays.write(self._slots, keys, values)
 
     def attend(
         self, layer: int, q: torch.Tensor, num_heads: int, num_kv_heads: int
@@ -81,8 +85,7 @@ class TorchOps:
             if rows.start == rows.stop:
                 continue
             context = context_slots(self._batch, sequence)
-            k = self._read(self._store.keys(layer), context)
-            v = self._read(self._store.values(layer), context)
+            k, v = self._read(layer, context)
             assert has_shape(k, n=len(context), G=num_kv_heads, D=q.shape[2])
             mixed[rows] = self._attention(q[rows], k, v, self._positions[rows])
         return mixed.flatten(1)
@@ -108,12 +111,11 @@ class TorchOps:
         assert has_shape(x, T=self._batch.num_tokens, heads_D=num_heads * head_size)
         return x.unflatten(1, (num_heads, head_size))
 
-    def _read(
-        self, memory: NDArray[np.float32] | NDArray[np.float16], slots: NDArray[np.int64]
-    ) -> torch.Tensor:
-        """(n, G, D) out of the store, in the type we compute in."""
-        picked = torch.from_numpy(memory)[torch.from_numpy(slots)]
-        return picked.to(device=self._device, dtype=self._dtype)
+    def _read(self, layer: int, slots: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (n, G, D) out of the store, in the type we compute in."""
+        keys, values = self._store.layer(layer).read(slots)
+        to = {"device": self._device, "dtype": self._dtype}
+        return torch.from_numpy(keys).to(**to), torch.from_numpy(values).to(**to)
 
 
 def context_slots(batch: FlatBatch, sequence: int) -> NDArray[np.int64]:

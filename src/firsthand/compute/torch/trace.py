@@ -68,8 +68,7 @@ class TracedOps:
     def attend(
         self, layer: int, q: torch.Tensor, num_heads: int, num_kv_heads: int
     ) -> torch.Tensor:
-        keys = self._store.keys(layer)
-        num_bytes = 2 * self._batch.num_context_tokens * keys[0].nbytes
+        num_bytes = self._batch.num_context_tokens * self._store.layer(layer).slot_bytes
         return self._timed(
             "attend",
             f"layer {layer}",

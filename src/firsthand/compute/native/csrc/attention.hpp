@@ -6,15 +6,16 @@
 //   chunk   m_c = max s,  p = exp(s − m_c),  l_c = Σ p,  o_c = Σ p · v
 //   merge   m' = max(m, m_c),  l' = l · exp(m − m') + l_c · exp(m_c − m'),  o' likewise
 // A score is summed over d in order; o_c over the positions in order. Rows of a sequence are taken
-// in tiles, so that a chunk is read and transposed once for all of them; no sum knows of its tile.
-// May not know: who owns a block, how many sequences there are.
+// in tiles, so that a chunk is read once for all of them; no sum knows of its tile, nor whether its
+// chunk was computed beside others and merged afterwards.
+// May not know: who owns a block, how many sequences there are, threads.
 // Limit that it meets: one row, the reading of keys and values; many rows, the multiply rate.
-// Read next: kernel_table.cpp.
+// Read next: cache.hpp (how the context is read); kernel_table.cpp.
 #pragma once
 
 #include <limits>
 
-#include "rows.hpp"
+#include "cache.hpp"
 
 namespace firsthand::FIRSTHAND_ISA {
 
@@ -22,202 +23,287 @@ constexpr int kChunkVectors = kChunk / kLanes;
 // Queries times vectors that stay in registers: 16 accumulators of a vector each.
 constexpr int kQueriesAtOnce = kMaxTileRows / 2;
 constexpr int kVectorsAtOnce = kMaxTileRows / 2;
+// So few queries read the cache as it lies; more of them read it from float32, converted once.
+constexpr int64_t kFewQueries = 2 * kQueriesAtOnce;
 static_assert(kChunkVectors % kVectorsAtOnce == 0);
 
-template <bool half>
-inline F32 load_kv(const void* base, int64_t at, int n) {
-  if constexpr (half) {
-    const auto* p = static_cast<const uint16_t*>(base) + at;
-    return n == kLanes ? load_half(p) : load_half_first(p, n);
-  } else {
-    return load_n(static_cast<const float*>(base) + at, n);
-  }
-}
-
-// One chunk of one key/value head as float32: keys (d padded to 16, 64), so that a vector holds one
-// dimension of 16 positions, and values (64, d padded to 16). Beyond `count` keys are 0; those
-// scores are not used.
-struct Chunk {
-  float* keys;
-  float* values;
-  int64_t stride;  // of `values`: d padded to 16
-  int count;
-};
-
-template <bool half>
-inline void read_chunk(const AttendCall& c, const int64_t* starts, int g, int64_t first,
-                       Chunk& chunk) {
-  const int d = c.cache.d;
-  const int64_t slot_width = static_cast<int64_t>(c.cache.g) * d;
-  int64_t at[kChunk];
-  int64_t block = first / c.block_size, offset = first % c.block_size;
-  for (int j = 0; j < chunk.count; ++j) {
-    at[j] = (starts[block] + offset) * slot_width + static_cast<int64_t>(g) * d;
-    if (++offset == c.block_size) {
-      offset = 0;
-      ++block;
-    }
-  }
-  each_lanes(d, [&](int64_t i, int n) {
-    for (int j = 0; j < chunk.count; ++j)
-      store(chunk.values + j * chunk.stride + i, load_kv<half>(c.cache.values, at[j] + i, n));
-    for (int first_row = 0; first_row < kChunk; first_row += kLanes) {
-      F32 rows[kLanes];
-      for (int j = 0; j < kLanes; ++j)
-        rows[j] = first_row + j < chunk.count
-                      ? load_kv<half>(c.cache.keys, at[first_row + j] + i, n)
-                      : zero();
-      transpose(rows);
-      for (int lane = 0; lane < kLanes; ++lane)
-        store(chunk.keys + (i + lane) * kChunk + first_row, rows[lane]);
-    }
-  });
-}
-
-// acc[q][v] += Σ_i a[q][i] · b[i][16 v …], i = 0 … count − 1 in order: both halves of attention.
-template <int Q, int V>
-inline void multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int count,
-                     F32 (&acc)[Q][V]) {
-  for (auto& row : acc)
-    for (F32& v : row) v = zero();
-  for (int i = 0; i < count; ++i) {
-    F32 columns[V];
-    for (int v = 0; v < V; ++v) columns[v] = load(b + i * b_stride + v * kLanes);
-    for (int q = 0; q < Q; ++q) {
-      const F32 x = set1(a[q * a_stride + i]);
-      for (int v = 0; v < V; ++v) acc[q][v] = fma(x, columns[v], acc[q][v]);
-    }
-  }
-}
-
-// The state of one tile: all strides are those of a chunk's values.
+// The state of one tile. Queries are numbered row · heads + head; `part` is only for chunks apart.
 struct TileState {
-  const float* queries;  // (queries, stride), scaled
-  float* outputs;        // (queries, stride)
-  float* gathered;       // (queries, 2): m and l
-  float* weights;        // (queries, 64): scores, then p, of the current chunk
-  int64_t stride;
-  int d;
+  const AttendCall& call;
+  const AttendTile& tile;
+  int g, heads, d;
+  int64_t stride;    // of queries and outputs: d padded to 16
+  float* queries;    // (queries, stride), scaled
+  float* outputs;    // (queries, stride): o
+  float* gathered;   // (queries, 2): m and l
+  float* weights;    // (queries, 64): scores, then p, of the current chunk
+  float* converted;  // a chunk as float32
+
+  TileState(const AttendCall& c, const AttendTile& t, int group, float* scratch)
+      : call(c), tile(t), g(group), heads(c.h / c.cache.g), d(c.cache.d), stride(attend_stride(d)) {
+    queries = scratch;
+    outputs = queries + num_queries() * stride;
+    gathered = outputs + num_queries() * stride;
+    weights = gathered + 2 * num_queries();
+    converted = weights + kChunk * num_queries();
+  }
+  int64_t num_queries() const { return static_cast<int64_t>(tile.rows) * heads; }
+  int64_t row(int64_t query) const { return tile.first_row + query / heads; }
+  int64_t head(int64_t query) const { return row(query) * call.h + g * heads + query % heads; }
+  int64_t context(int64_t query) const { return call.positions[row(query)] + int64_t{1}; }
+  int64_t longest() const { return context(num_queries() - 1); }
 };
 
-// s = q · kᵀ for Q queries and the chunk's 64 positions.
-template <int Q>
-inline void score(const Chunk& chunk, const TileState& t, int64_t first) {
-  for (int v = 0; v < kChunkVectors; v += kVectorsAtOnce) {
-    F32 acc[Q][kVectorsAtOnce];
-    multiply<Q, kVectorsAtOnce>(t.queries + first * t.stride, t.stride, chunk.keys + v * kLanes,
-                                kChunk, t.d, acc);
-    for (int q = 0; q < Q; ++q)
-      for (int j = 0; j < kVectorsAtOnce; ++j)
-        store(t.weights + (first + q) * kChunk + (v + j) * kLanes, acc[q][j]);
+inline void prepare_queries(const TileState& t) {
+  const AttendCall& c = t.call;
+  for (int64_t i = 0; i < t.num_queries(); ++i) {
+    const float* x = c.q + t.head(i) * t.d;
+    float* q = t.queries + i * t.stride;
+    const int64_t at = t.row(i) * (t.d / 2);
+    if (c.rotate) rotate_head(x, q, c.rotation.cosine + at, c.rotation.sine + at, t.d);
+    else std::memcpy(q, x, sizeof(float) * static_cast<size_t>(t.d));
+    for (int k = 0; k < t.d; ++k) q[k] *= c.scale;
   }
 }
 
-template <int Q, int V>
-inline void mix_columns(const Chunk& chunk, const TileState& t, int64_t first, int count, int64_t i,
-                        const float (&factors)[Q][2]) {
+// s = q · kᵀ for Q queries and V times 16 positions; each score over d in order.
+template <int Q, int V, class Context>
+inline void score_columns(const Context& context, const TileState& t, int64_t first, int v) {
   F32 acc[Q][V];
-  multiply<Q, V>(t.weights + first * kChunk, kChunk, chunk.values + i, chunk.stride, count, acc);
-  for (int q = 0; q < Q; ++q)
-    for (int v = 0; v < V; ++v) {
-      float* o = t.outputs + (first + q) * t.stride + i + v * kLanes;
-      store(o, fma(acc[q][v], set1(factors[q][1]), mul(load(o), set1(factors[q][0]))));
+  for (auto& row : acc)
+    for (F32& x : row) x = zero();
+  const float* q = t.queries + first * t.stride;
+  for (int i = 0; i < t.d; ++i) {
+    F32 keys[V];
+    for (int j = 0; j < V; ++j) keys[j] = context.key(v + j, i);
+    for (int r = 0; r < Q; ++r) {
+      const F32 x = set1(q[r * t.stride + i]);
+      for (int j = 0; j < V; ++j) acc[r][j] = fma(x, keys[j], acc[r][j]);
     }
+  }
+  for (int r = 0; r < Q; ++r)
+    for (int j = 0; j < V; ++j)
+      store(t.weights + (first + r) * kChunk + (v + j) * kLanes, acc[r][j]);
 }
 
-// p and l_c from the scores of one query, and what old and new are worth after the merge.
-inline void soften(const TileState& t, int64_t query, int count, float (&factors)[2]) {
-  float* p = t.weights + query * kChunk;
-  float* gathered = t.gathered + 2 * query;
+// o_c = Σ p · v for Q queries and V vectors of d from i on, `lanes` of the last one valid.
+template <int Q, int V, class Context>
+inline void mix_columns(const Context& context, const TileState& t, int64_t first, int count,
+                        int64_t i, int lanes, F32 (&acc)[Q][V]) {
+  for (auto& row : acc)
+    for (F32& x : row) x = zero();
+  const float* p = t.weights + first * kChunk;
+  for (int j = 0; j < count; ++j) {
+    F32 values[V];
+    for (int v = 0; v < V; ++v) values[v] = context.value(j, i + v * kLanes, lanes);
+    for (int r = 0; r < Q; ++r) {
+      const F32 x = set1(p[r * kChunk + j]);
+      for (int v = 0; v < V; ++v) acc[r][v] = fma(x, values[v], acc[r][v]);
+    }
+  }
+}
+
+struct ChunkSums {
+  float m, l;
+};
+
+// p from the scores of one query, and the chunk's m_c and l_c.
+inline ChunkSums soften(float* p, int count) {
   for (int j = count; j < kChunk; ++j) p[j] = -std::numeric_limits<float>::infinity();
   F32 peak = load(p);
   for (int v = 1; v < kChunkVectors; ++v) peak = max(peak, load(p + v * kLanes));
-  const float m_c = max_of(peak);
+  const float m = max_of(peak);
   F32 sums = zero();
   for (int v = 0; v < kChunkVectors; ++v) {
-    const F32 weights = exp(sub(load(p + v * kLanes), set1(m_c)));
+    const F32 weights = exp(sub(load(p + v * kLanes), set1(m)));
     store(p + v * kLanes, weights);
     sums = add(sums, weights);
   }
-  const float m = gathered[0], m_new = m > m_c ? m : m_c;
-  float both[kLanes] = {m == m_new ? 0.0f : m - m_new, m_c - m_new};  // never ∞ − ∞
+  return {m, sum(sums)};
+}
+
+// What old and new are worth after the merge of m and l.
+struct Factors {
+  float old_, new_;
+};
+inline Factors merge(float* gathered, const ChunkSums& chunk) {
+  const float m = gathered[0], m_new = m > chunk.m ? m : chunk.m;
+  float both[kLanes] = {m == m_new ? 0.0f : m - m_new, chunk.m - m_new};  // never ∞ − ∞
   store(both, exp(load(both)));
-  factors[0] = both[0];
-  factors[1] = both[1];
   gathered[0] = m_new;
-  gathered[1] = gathered[1] * both[0] + sum(sums) * both[1];
+  gathered[1] = gathered[1] * both[0] + chunk.l * both[1];
+  return {both[0], both[1]};
+}
+inline void merge(float* o, F32 chunk, const Factors& factors) {
+  store(o, fma(chunk, set1(factors.new_), mul(load(o), set1(factors.old_))));
 }
 
-// One chunk for Q queries that all have `count` of its positions in their context.
-template <int Q>
-inline void attend_chunk(const Chunk& chunk, const TileState& t, int64_t first, int count) {
-  score<Q>(chunk, t, first);
-  float factors[Q][2];
-  for (int q = 0; q < Q; ++q) soften(t, first + q, count, factors[q]);
+// One chunk for Q queries that all have `count` of its positions in their context. `take` gets the
+// chunk's sums of a query; then, for each vector of its output, what it returned, i and o_c.
+template <int Q, class Context, class Sums, class Output>
+inline void attend_chunk(const Context& context, const TileState& t, int64_t first, int count,
+                         const Sums& take_sums, const Output& take_output) {
+  const int vectors = (count + kLanes - 1) / kLanes;
+  int v = 0;
+  for (; v + kVectorsAtOnce <= vectors; v += kVectorsAtOnce)
+    score_columns<Q, kVectorsAtOnce>(context, t, first, v);
+  for (; v < vectors; ++v) score_columns<Q, 1>(context, t, first, v);
+  decltype(take_sums(int64_t{}, ChunkSums{})) taken[Q];
+  for (int r = 0; r < Q; ++r)
+    taken[r] = take_sums(first + r, soften(t.weights + (first + r) * kChunk, count));
   int64_t i = 0;
-  for (; i + kVectorsAtOnce * kLanes <= t.stride; i += kVectorsAtOnce * kLanes)
-    mix_columns<Q, kVectorsAtOnce>(chunk, t, first, count, i, factors);
-  for (; i < t.stride; i += kLanes) mix_columns<Q, 1>(chunk, t, first, count, i, factors);
+  const auto columns = [&]<int V>(int lanes) {
+    F32 acc[Q][V];
+    mix_columns<Q, V>(context, t, first, count, i, lanes, acc);
+    for (int r = 0; r < Q; ++r)
+      for (int j = 0; j < V; ++j) take_output(first + r, taken[r], i + j * kLanes, acc[r][j]);
+  };
+  for (; i + kVectorsAtOnce * kLanes <= t.d; i += kVectorsAtOnce * kLanes)
+    columns.template operator()<kVectorsAtOnce>(kLanes);
+  for (; i < t.d; i += kLanes)
+    columns.template operator()<1>(static_cast<int>(t.d - i < kLanes ? t.d - i : kLanes));
 }
 
-// One tile: `rows` rows of one sequence, all heads that share key/value head g.
-template <bool half>
-inline void attend_tile(const AttendCall& c, const AttendTile& tile, int g, float* scratch) {
-  const int d = c.cache.d, heads = c.h / c.cache.g;
-  const int64_t stride = attend_stride(d), num_queries = static_cast<int64_t>(tile.rows) * heads;
-  float* const queries = scratch;
-  float* const outputs = queries + num_queries * stride;
-  float* const gathered = outputs + num_queries * stride;
-  float* const weights = gathered + 2 * num_queries;
-  Chunk chunk{weights + kChunk * num_queries, nullptr, stride, 0};
-  chunk.values = chunk.keys + stride * kChunk;
-  const TileState state{queries, outputs, gathered, weights, stride, d};
-
-  std::memset(outputs, 0, sizeof(float) * static_cast<size_t>(num_queries * stride));
-  for (int64_t i = 0; i < num_queries; ++i) {
-    const int64_t row = tile.first_row + i / heads;
-    const float* x = c.q + (row * c.h + g * heads + i % heads) * d;
-    float* q = queries + i * stride;
-    const int64_t at = row * (d / 2);
-    if (c.rotate) rotate_head(x, q, c.rotation.cosine + at, c.rotation.sine + at, d);
-    else std::memcpy(q, x, sizeof(float) * static_cast<size_t>(d));
-    for (int k = 0; k < d; ++k) q[k] *= c.scale;
-    gathered[2 * i] = -std::numeric_limits<float>::infinity();
-    gathered[2 * i + 1] = 0.0f;
-  }
-
-  const int64_t* starts = c.block_starts + tile.sequence * c.max_blocks;
-  const int64_t shortest = c.positions[tile.first_row] + int64_t{1};
-  const int64_t longest = shortest + tile.rows - 1;
-  for (int64_t first = 0; first < longest; first += kChunk) {
-    chunk.count = static_cast<int>(longest - first < kChunk ? longest - first : kChunk);
-    read_chunk<half>(c, starts, g, first, chunk);
-    int64_t i = 0;
-    if (first + kChunk <= shortest)
-      for (; i + kQueriesAtOnce <= num_queries; i += kQueriesAtOnce)
-        attend_chunk<kQueriesAtOnce>(chunk, state, i, kChunk);
-    for (; i < num_queries; ++i) {
-      const int64_t context = shortest + i / heads;
-      if (first >= context) continue;
-      attend_chunk<1>(chunk, state, i,
-                      static_cast<int>(context - first < kChunk ? context - first : kChunk));
+// All queries of the tile whose context reaches the chunk that begins at `start`.
+template <class Context, class Sums, class Output>
+inline void attend_queries(const Context& context, const TileState& t, int64_t start,
+                           const Sums& sums, const Output& output) {
+  const int64_t num_queries = t.num_queries();
+  const auto chunk = [&]<int Q>(int64_t i, int count) {
+    attend_chunk<Q>(context, t, i, count, sums, output);
+  };
+  int64_t i = 0;
+  if (start + kChunk <= t.context(0))
+    for (; i + kQueriesAtOnce <= num_queries; i += kQueriesAtOnce)
+      chunk.template operator()<kQueriesAtOnce>(i, kChunk);
+  while (i < num_queries) {
+    const int64_t left = t.context(i) - start;
+    const int64_t same = t.heads - i % t.heads;  // queries of one row have one context
+    if (left > 0) {
+      const int count = static_cast<int>(left < kChunk ? left : kChunk);
+      int64_t j = i;
+      for (; j + kQueriesAtOnce <= i + same; j += kQueriesAtOnce)
+        chunk.template operator()<kQueriesAtOnce>(j, count);
+      switch (i + same - j) {
+        case 3:
+          if constexpr (kQueriesAtOnce > 3) chunk.template operator()<3>(j, count);
+          break;
+        case 2:
+          if constexpr (kQueriesAtOnce > 2) chunk.template operator()<2>(j, count);
+          break;
+        case 1:
+          chunk.template operator()<1>(j, count);
+          break;
+        default:
+          break;
+      }
     }
+    i += same;
   }
+}
 
-  for (int64_t i = 0; i < num_queries; ++i) {
-    float* out = c.out + ((tile.first_row + i / heads) * c.h + g * heads + i % heads) * d;
-    each_lanes(d, [&](int64_t k, int n) {
-      store_n(out + k, div(load(outputs + i * stride + k), set1(gathered[2 * i + 1])), n);
-    });
+// The chunk of the tile that begins at `start`, read the way that its number of queries wants.
+template <CacheKind kind, bool tiles, class Sums, class Output>
+inline void walk(const TileState& t, int64_t start, const Sums& sums, const Output& output) {
+  const int64_t left = t.longest() - start;
+  const int count = static_cast<int>(left < kChunk ? left : kChunk);
+  const CacheChunk<kind, tiles> stored(t.call, t.tile.sequence, t.g, start, count);
+  if constexpr (tiles)
+    if (t.num_queries() <= kFewQueries) return attend_queries(stored, t, start, sums, output);
+  const FloatChunk converted(stored, t.converted, t.stride);
+  attend_queries(converted, t, start, sums, output);
+}
+
+// Calls f with the cache's kind and layout as constants.
+template <class F>
+inline void with_cache(const Cache& cache, const F& f) {
+  const auto layout = [&]<CacheKind kind>() {
+    if (cache.tiles) f.template operator()<kind, true>();
+    else f.template operator()<kind, false>();
+  };
+  switch (cache.kind) {
+    case CacheKind::float16:
+      return layout.template operator()<CacheKind::float16>();
+    case CacheKind::float32:
+      return layout.template operator()<CacheKind::float32>();
+    case CacheKind::int8:
+      return layout.template operator()<CacheKind::int8>();
   }
+}
+
+inline void finish_query(const TileState& t, int64_t query, const float* o, float l) {
+  float* out = t.call.out + t.head(query) * t.d;
+  each_lanes(t.d, [&](int64_t k, int n) { store_n(out + k, div(load(o + k), set1(l)), n); });
 }
 
 inline void attend(const AttendCall& c, int64_t begin, int64_t end, float* scratch) {
   for (int64_t item = begin; item < end; ++item) {
-    const AttendTile& tile = c.tiles[item / c.cache.g];
-    const int g = static_cast<int>(item % c.cache.g);
-    if (c.cache.half) attend_tile<true>(c, tile, g, scratch);
-    else attend_tile<false>(c, tile, g, scratch);
+    const TileState t(c, c.tiles[item / c.cache.g], static_cast<int>(item % c.cache.g), scratch);
+    prepare_queries(t);
+    std::memset(t.outputs, 0, sizeof(float) * static_cast<size_t>(t.num_queries() * t.stride));
+    for (int64_t i = 0; i < t.num_queries(); ++i) {
+      t.gathered[2 * i] = -std::numeric_limits<float>::infinity();
+      t.gathered[2 * i + 1] = 0.0f;
+    }
+    const auto sums = [&](int64_t query, const ChunkSums& chunk) {
+      return merge(t.gathered + 2 * query, chunk);
+    };
+    const auto output = [&](int64_t query, const Factors& factors, int64_t i, F32 chunk) {
+      merge(t.outputs + query * t.stride + i, chunk, factors);
+    };
+    with_cache(c.cache, [&]<CacheKind kind, bool tiles>() {
+      for (int64_t start = 0; start < t.longest(); start += kChunk)
+        walk<kind, tiles>(t, start, sums, output);
+    });
+    for (int64_t i = 0; i < t.num_queries(); ++i)
+      finish_query(t, i, t.outputs + i * t.stride, t.gathered[2 * i + 1]);
+  }
+}
+
+// Part 0 of a query is what is merged so far, part 1 + c that of chunk c of the round: o, m, l.
+inline float* part_of(const AttendParts& parts, const TileState& t, int64_t query, int64_t part) {
+  return parts.memory + t.head(query) * parts.query_floats(t.stride) + part * (t.stride + 2);
+}
+
+inline void attend_part(const AttendCall& c, const AttendParts& parts, int64_t begin, int64_t end,
+                        float* scratch) {
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t chunk = item % parts.num_chunks, pair = item / parts.num_chunks;
+    const TileState t(c, c.tiles[pair / c.cache.g], static_cast<int>(pair % c.cache.g), scratch);
+    const int64_t start = (parts.first_chunk + chunk) * kChunk;
+    if (start >= t.longest()) continue;
+    prepare_queries(t);
+    const auto sums = [&](int64_t query, const ChunkSums& chunk_sums) {
+      float* part = part_of(parts, t, query, 1 + chunk);
+      part[t.stride] = chunk_sums.m;
+      part[t.stride + 1] = chunk_sums.l;
+      return part;
+    };
+    const auto output = [](int64_t, float* part, int64_t i, F32 o) { store(part + i, o); };
+    with_cache(c.cache,
+               [&]<CacheKind kind, bool tiles>() { walk<kind, tiles>(t, start, sums, output); });
+  }
+}
+
+inline void attend_merge(const AttendCall& c, const AttendParts& parts, bool last, int64_t begin,
+                         int64_t end) {
+  for (int64_t item = begin; item < end; ++item) {
+    const TileState t(c, c.tiles[item / c.cache.g], static_cast<int>(item % c.cache.g), nullptr);
+    for (int64_t query = 0; query < t.num_queries(); ++query) {
+      float* o = part_of(parts, t, query, 0);
+      if (parts.first_chunk == 0) {
+        std::memset(o, 0, sizeof(float) * static_cast<size_t>(t.stride));
+        o[t.stride] = -std::numeric_limits<float>::infinity();
+        o[t.stride + 1] = 0.0f;
+      }
+      for (int64_t chunk = 0; chunk < parts.num_chunks; ++chunk) {
+        if ((parts.first_chunk + chunk) * kChunk >= t.context(query)) break;
+        const float* part = part_of(parts, t, query, 1 + chunk);
+        const Factors factors = merge(o + t.stride, {part[t.stride], part[t.stride + 1]});
+        for (int64_t i = 0; i < t.d; i += kLanes) merge(o + i, load(part + i), factors);
+      }
+      if (last) finish_query(t, query, o, o[t.stride + 1]);
+    }
   }
 }
 

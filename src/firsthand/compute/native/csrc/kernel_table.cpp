@@ -18,6 +18,8 @@ const Kernels kernels = {
     rope,
     store_rows,
     attend,
+    attend_part,
+    attend_merge,
     activation,
     add_rows,
 };

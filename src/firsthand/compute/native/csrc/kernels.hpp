@@ -15,6 +15,8 @@ namespace firsthand {
 constexpr int kMaxHead = 512;
 // Attention walks its context in chunks of so many positions.
 constexpr int kChunk = 64;
+// Slots of the cache lie in tiles of so many: the lanes of a vector.
+constexpr int kTile = 16;
 
 // Rows prepared for linear operators. Format-independent, so that several weights share them:
 //   q  (rows, stride) int16: x rounded to round(x / scale), |q| ≤ 32767, zero beyond K
@@ -77,10 +79,18 @@ struct RopeCall {
   Rotation rotation;
 };
 
+enum class CacheKind : int32_t { float16, float32, int8 };
+
+// One layer's keys and values; N tiles of 16 slots (kvcache/arrays.py):
+//   tiles  keys (N, g, d, 16), values (N, g, 16, d), scales (N, g, 16)
+//   rows   keys and values (N, 16, g, d), scales (N, 16, g)
 struct Cache {
-  void* keys;  // (slots, g, d) of float16 or float32
+  void* keys;
   void* values;
-  bool half;
+  float* key_scales;  // int8 only: x ≈ code · scale, one scale per token and head
+  float* value_scales;
+  CacheKind kind;
+  bool tiles;
   int32_t g, d;
 };
 
@@ -107,6 +117,15 @@ constexpr int64_t attend_scratch(int64_t d, int64_t heads) {
   const int64_t queries = heads > kTileQueries ? heads : kTileQueries;
   return queries * (2 * attend_stride(d) + 2 + kChunk) + 2 * kChunk * attend_stride(d);
 }
+
+// Where few tiles would leave threads idle, the chunks of a tile are computed apart and merged
+// afterwards, in the same order and with the same operations. For each query (row · h + head) of
+// the step: what is merged so far, then one part per chunk of this round; each is o (stride), m, l.
+struct AttendParts {
+  float* memory;
+  int64_t first_chunk, num_chunks;  // of this round
+  constexpr int64_t query_floats(int64_t stride) const { return (1 + num_chunks) * (stride + 2); }
+};
 
 struct AttendCall {
   const float* q;  // (rows, h · d)
@@ -155,6 +174,12 @@ struct Kernels {
   void (*store)(const StoreCall&, int64_t begin, int64_t end);        // rows
   // tile · g + key/value head
   void (*attend)(const AttendCall&, int64_t begin, int64_t end, float* scratch);
+  // (tile · g + key/value head) · num_chunks + chunk of the round
+  void (*attend_part)(const AttendCall&, const AttendParts&, int64_t begin, int64_t end,
+                      float* scratch);
+  // tile · g + key/value head; the last round also writes the results
+  void (*attend_merge)(const AttendCall&, const AttendParts&, bool last, int64_t begin,
+                       int64_t end);
   void (*activation)(const ActivationCall&, int64_t begin, int64_t end);  // elements / 16
   void (*add)(const float* x, const float* y, float* out, int64_t begin, int64_t end);  // as above
 };

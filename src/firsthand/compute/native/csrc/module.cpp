@@ -9,11 +9,14 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "plan.hpp"
 
@@ -29,7 +32,10 @@ namespace {
 template <class T, int D>
 using In = nb::ndarray<const T, nb::ndim<D>, nb::c_contig, nb::device::cpu>;
 using AnyMatrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using AnyCache = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using CacheElements = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using CacheScales = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using CacheLayer = std::tuple<CacheElements, CacheElements, std::optional<CacheScales>,
+                              std::optional<CacheScales>>;
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
@@ -138,22 +144,57 @@ void rotation(const In<int32_t, 1>& positions, const std::vector<double>& freque
   choose_kernels(isa.c_str()).rotation(call, 0, static_cast<int64_t>(positions.shape(0)));
 }
 
-void bind_store(Plan& plan, const std::vector<AnyCache>& keys, const std::vector<AnyCache>& values,
-                int d) {
-  require(!keys.empty() && keys.size() == values.size(), "store: keys and values for each layer");
-  const size_t size = keys[0].itemsize();
-  require(size == 2 || size == 4, "store: float16 or float32");
-  std::vector<void*> key_data, value_data;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    for (const AnyCache& array : {keys[i], values[i]})
-      require(array.itemsize() == size && array.shape(0) == keys[0].shape(0) &&
-                  array.shape(1) == keys[0].shape(1) && static_cast<int>(array.shape(2)) == d,
-              "store: layers differ in shape or type");
-    key_data.push_back(keys[i].data());
-    value_data.push_back(values[i].data());
+// One layer as compute/native/executor.py hands it over: keys, values, and for int8 their scales.
+Cache cache_of(const CacheLayer& layer, int64_t num_tiles, bool tiles, int g, int d) {
+  const auto& [keys, values, key_scales, value_scales] = layer;
+  const auto has_shape = [](const auto& array, std::initializer_list<int64_t> shape) {
+    size_t axis = 0;
+    for (const int64_t length : shape)
+      if (static_cast<int64_t>(array.shape(axis++)) != length) return false;
+    return true;
+  };
+  require(
+      tiles ? has_shape(keys, {num_tiles, g, d, kTile}) : has_shape(keys, {num_tiles, kTile, g, d}),
+      "store: layers differ in shape");
+  require(tiles ? has_shape(values, {num_tiles, g, kTile, d})
+                : has_shape(values, {num_tiles, kTile, g, d}),
+          "store: layers differ in shape");
+  const size_t size = keys.itemsize();
+  require(values.itemsize() == size && (size == 1 || size == 2 || size == 4),
+          "store: float32, float16 or int8");
+  const CacheKind kind = size == 4   ? CacheKind::float32
+                         : size == 2 ? CacheKind::float16
+                                     : CacheKind::int8;
+  require((kind == CacheKind::int8) == key_scales.has_value() &&
+              key_scales.has_value() == value_scales.has_value(),
+          "store: scales belong to int8");
+  if (key_scales)
+    for (const CacheScales& scales : {*key_scales, *value_scales})
+      require(tiles ? has_shape(scales, {num_tiles, g, kTile})
+                    : has_shape(scales, {num_tiles, kTile, g}),
+              "store: scales of another shape than the keys");
+  return {keys.data(),
+          values.data(),
+          key_scales ? key_scales->data() : nullptr,
+          value_scales ? value_scales->data() : nullptr,
+          kind,
+          tiles,
+          g,
+          d};
+}
+
+void bind_store(Plan& plan, const std::vector<CacheLayer>& layers, bool tiles) {
+  require(!layers.empty(), "store: no layers");
+  const CacheElements& first = std::get<0>(layers[0]);
+  const auto num_tiles = static_cast<int64_t>(first.shape(0));
+  const int g = static_cast<int>(first.shape(tiles ? 1 : 2));
+  const int d = static_cast<int>(first.shape(tiles ? 2 : 3));
+  std::vector<Cache> caches;
+  for (const CacheLayer& layer : layers) {
+    require(std::get<0>(layer).itemsize() == first.itemsize(), "store: layers differ in type");
+    caches.push_back(cache_of(layer, num_tiles, tiles, g, d));
   }
-  plan.bind_store(std::move(key_data), std::move(value_data), size == 2,
-                  static_cast<int>(keys[0].shape(1)), static_cast<int64_t>(keys[0].shape(0)));
+  plan.bind_store(std::move(caches), num_tiles * kTile);
 }
 
 using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
@@ -291,7 +332,7 @@ NB_MODULE(_native, m) {
           "add", [](Plan& p, int x, int y, int out) { p.add_op(AddOp{x, y, out}); }, "x"_a, "y"_a,
           "out"_a)
       .def("finish", &Plan::finish)
-      .def("bind_store", &bind_store, "keys"_a, "values"_a, "head_size"_a)
+      .def("bind_store", &bind_store, "layers"_a, "tiles"_a)
       .def("run", &run, "token_ids"_a, "positions"_a, "row_starts"_a, "block_starts"_a,
            "block_size"_a, "logit_rows"_a, "trace"_a = false);
 

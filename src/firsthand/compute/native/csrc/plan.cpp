@@ -11,6 +11,7 @@ namespace firsthand {
 namespace {
 
 constexpr int64_t kSlack = 64;  // floats that a vector access may touch beyond the last row
+constexpr int64_t kPartFloats = int64_t{1} << 18;  // for attention in parts: see AttendParts
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
@@ -146,40 +147,34 @@ void Plan::finish() {
   prepared_sums_.assign(size(rows * max_stride_ / 16 + kSlack), 0);
   tiles_.assign(size(max_tokens_), AttendTile{});
   attend_scratch_.assign(size(attend_floats_ * threads_->count()), 0.0f);
+  attend_parts_.assign(size(attend_floats_ > 0 && threads_->count() > 1 ? kPartFloats : 0), 0.0f);
   cosine_.assign(size(max_tokens_ * (d_ / 2)), 0.0f);
   sine_.assign(size(max_tokens_ * (d_ / 2)), 0.0f);
   slots_.assign(size(max_tokens_), 0);
 }
 
-void Plan::bind_store(std::vector<void*> keys, std::vector<void*> values, bool half, int g,
-                      int64_t slots) {
-  require(keys.size() == values.size() && g > 0 && slots > 0, "store: bad shape");
+void Plan::bind_store(std::vector<Cache> layers, int64_t slots) {
+  require(!layers.empty() && slots > 0 && slots % kTile == 0, "store: bad shape");
   for (const Op& op : ops_)
     if (const auto* attend = std::get_if<AttendOp>(&op))
-      require(attend->num_kv_heads == g,
-              "store: another number of key/value heads than the model has");
-  keys_ = std::move(keys);
-  values_ = std::move(values);
-  half_ = half;
-  g_ = g;
+      for (const Cache& layer : layers)
+        require(attend->num_kv_heads == layer.g && layer.d == d_,
+                "store: another number or size of key/value heads than the model has");
+  layers_ = std::move(layers);
   num_slots_ = slots;
-}
-
-Cache Plan::cache(int layer) const {
-  const size_t i = static_cast<size_t>(layer);
-  return {keys_.at(i), values_.at(i), half_, g_, d_};
 }
 
 int64_t Plan::scratch_bytes() const {
   return static_cast<int64_t>(
       4 * (scratch_.size() + logits_.size() + prepared_scale_.size() + prepared_f_.size() +
-           prepared_sums_.size() + attend_scratch_.size() + cosine_.size() + sine_.size()) +
+           prepared_sums_.size() + attend_scratch_.size() + attend_parts_.size() + cosine_.size() +
+           sine_.size()) +
       2 * prepared_q_.size() + 8 * slots_.size() + sizeof(AttendTile) * tiles_.size());
 }
 
 void Plan::check(const Batch& b) const {
   require(finished_, "the plan is not finished");
-  require(!keys_.empty(), "no store is bound");
+  require(!layers_.empty(), "no store is bound");
   require(b.num_tokens > 0 && b.num_tokens <= max_tokens_, "batch: too many tokens, or none");
   require(b.num_logit_rows >= 0 && b.num_logit_rows <= max_logit_rows_,
           "batch: too many logit rows");
@@ -195,7 +190,8 @@ void Plan::check(const Batch& b) const {
   for (int64_t i = 0; i < b.num_logit_rows; ++i)
     require(b.logit_rows[i] >= 0 && b.logit_rows[i] < b.num_tokens,
             "batch: logit row out of range");
-  require(b.block_size > 0, "batch: block size must be above 0");
+  require(b.block_size > 0 && b.block_size % kTile == 0,
+          "batch: the block size must be a multiple of 16, above 0");
   for (int64_t s = 0; s < b.num_sequences; ++s) {
     const int64_t last = b.positions[b.row_starts[s + 1] - 1];
     const int64_t blocks = last / b.block_size + 1;
@@ -204,6 +200,7 @@ void Plan::check(const Batch& b) const {
       const int64_t used = i + 1 < blocks ? b.block_size : last % b.block_size + 1;
       const int64_t start = b.block_starts[s * b.max_blocks + i];
       require(start >= 0 && start <= num_slots_ - used, "batch: a block lies outside the store");
+      require(start % kTile == 0, "batch: a block must begin at a multiple of 16");
     }
     for (int64_t r = b.row_starts[s] + 1; r < b.row_starts[s + 1]; ++r)
       require(b.positions[r] == b.positions[r - 1] + 1, "batch: positions must be consecutive");
@@ -301,6 +298,15 @@ void Plan::run_op(const StoreOp& s, const Batch& b) {
   threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.store(call, i, j); });
 }
 
+// How many chunks of each tile to compute apart, in one round; 0: each tile is one item. Worth it
+// where the tiles alone cannot keep the threads busy, and a context has several chunks.
+int64_t Plan::parts_at_once(const AttendOp& s, const Batch& b, int64_t chunks) const {
+  const int64_t part = b.num_tokens * s.num_heads * (attend_stride(d_) + 2);
+  const int64_t room = static_cast<int64_t>(attend_parts_.size()) / part - 1;
+  const bool is_busy = num_tiles_ * s.num_kv_heads >= int64_t{4} * threads_->count();
+  return is_busy || chunks < 3 || room < 2 ? 0 : std::min(chunks, room);
+}
+
 void Plan::run_op(const AttendOp& s, const Batch& b) {
   tile(b, s.num_heads / s.num_kv_heads);
   const AttendCall call{at(s.q),       at(s.out),      b.positions,
@@ -310,6 +316,23 @@ void Plan::run_op(const AttendOp& s, const Batch& b) {
   const int64_t scratch = attend_scratch(d_, s.num_heads / s.num_kv_heads);
   // A short context is done before a second thread has woken.
   const int64_t items = num_tiles_ * s.num_kv_heads;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < b.num_sequences; ++i)
+    longest = std::max<int64_t>(longest, b.positions[b.row_starts[i + 1] - 1] + int64_t{1});
+  const int64_t chunks = (longest + kChunk - 1) / kChunk;
+  if (const int64_t at_once = parts_at_once(s, b, chunks); at_once > 0) {
+    AttendParts parts{attend_parts_.data(), 0, at_once};
+    for (; parts.first_chunk < chunks; parts.first_chunk += at_once) {
+      threads_->run(items * at_once, 1, [&](int64_t i, int64_t j, int thread) {
+        kernels_.attend_part(call, parts, i, j, attend_scratch_.data() + thread * scratch);
+      });
+      const bool last = parts.first_chunk + at_once >= chunks;
+      threads_->run(items, items, [&](int64_t i, int64_t j, int) {
+        kernels_.attend_merge(call, parts, last, i, j);
+      });
+    }
+    return;
+  }
   const bool is_short = b.num_tokens == 1 && b.positions[0] < 2 * kChunk;
   threads_->run(items, is_short ? items : 1, [&](int64_t i, int64_t j, int thread) {
     kernels_.attend(call, i, j, attend_scratch_.data() + thread * scratch);

@@ -95,8 +95,7 @@ class Plan {
   int add_buffer(int64_t offset, int64_t width);
   void add_op(Op op);  // throws std::invalid_argument when sizes do not fit
   void finish();       // allocates the scratch; `run` allocates nothing (but for the times)
-  void bind_store(std::vector<void*> keys, std::vector<void*> values, bool half, int g,
-                  int64_t slots);
+  void bind_store(std::vector<Cache> layers, int64_t slots);
 
   // Returns the logits (num_logit_rows, vocab), valid until the next run. `times` gets one entry
   // of milliseconds per operator when it is not null. Throws std::invalid_argument before anything
@@ -116,7 +115,8 @@ class Plan {
   float* at(int buffer) { return scratch_.data() + buffers_[static_cast<size_t>(buffer)].offset; }
   int64_t width(int buffer) const { return buffers_.at(static_cast<size_t>(buffer)).width; }
   Rotation rotation() const { return {cosine_.data(), sine_.data(), d_}; }
-  Cache cache(int layer) const;
+  const Cache& cache(int layer) const { return layers_.at(static_cast<size_t>(layer)); }
+  int64_t parts_at_once(const AttendOp&, const Batch&, int64_t chunks) const;
   void check(const LinearOp&) const;
   void check(const StoreOp&) const;
   void check(const AttendOp&) const;
@@ -151,12 +151,10 @@ class Plan {
   std::vector<int32_t> prepared_sums_;
   std::vector<int64_t> slots_;
   std::vector<AttendTile> tiles_;
-  std::vector<float> attend_scratch_;
+  std::vector<float> attend_scratch_, attend_parts_;
   int64_t attend_floats_ = 0, num_tiles_ = 0;
 
-  std::vector<void*> keys_, values_;
-  bool half_ = false;
-  int g_ = 0;
+  std::vector<Cache> layers_;
   int64_t num_slots_ = 0;
 };
 

@@ -1,10 +1,10 @@
-// Kernels that take one row at a time: norm, rounding of activations, rope, store, activation,
-// residual add, embedding.
+// Kernels that take one row at a time: norm, rounding of activations, rope, activation, residual
+// add, embedding.
 //
 // Owns: their formulas (each stated above its function; contracts in ops.py).
 // May not know: threads, the plan.
 // Limit that they meet: they touch each element once; memory of the caches, not arithmetic.
-// Read next: linear.hpp.
+// Read next: linear.hpp, cache.hpp.
 #pragma once
 
 #include <cmath>
@@ -144,38 +144,6 @@ inline void rope(const RopeCall& c, int64_t begin, int64_t end) {
       const int64_t head = (r * c.heads + h) * d;
       rotate_head(c.x + head, c.out + head, c.rotation.cosine + at, c.rotation.sine + at, d);
     }
-  }
-}
-
-inline void write_slot(const float* x, void* cache, bool half, int64_t at, int64_t count) {
-  each_lanes(count, [&](int64_t i, int n) {
-    const F32 v = load_n(x + i, n);
-    if (half) {
-      auto* to = static_cast<uint16_t*>(cache) + at + i;
-      if (n == kLanes) store_half(to, v);
-      else store_half_first(to, v, n);
-    } else {
-      store_n(static_cast<float*>(cache) + at + i, v, n);
-    }
-  });
-}
-
-inline void store_rows(const StoreCall& c, int64_t begin, int64_t end) {
-  const int d = c.cache.d;
-  const int64_t width = static_cast<int64_t>(c.cache.g) * d;
-  float rotated[kMaxHead];
-  for (int64_t r = begin; r < end; ++r) {
-    const int64_t slot = c.slots[r] * width;
-    const int64_t at = r * (d / 2);
-    for (int g = 0; g < c.cache.g; ++g) {
-      const float* k = c.k + r * width + g * d;
-      if (c.rotate) {
-        rotate_head(k, rotated, c.rotation.cosine + at, c.rotation.sine + at, d);
-        k = rotated;
-      }
-      write_slot(k, c.cache.keys, c.cache.half, slot + g * d, d);
-    }
-    write_slot(c.v + r * width, c.cache.values, c.cache.half, slot, width);
   }
 }
 

@@ -41,6 +41,11 @@ inline F32 load_half_first(const uint16_t* p, int n) {
   std::memcpy(lanes, p, sizeof(uint16_t) * static_cast<size_t>(n));
   return load_half(lanes);
 }
+inline F32 load_byte_first(const int8_t* p, int n) {
+  int8_t lanes[kLanes] = {};
+  std::memcpy(lanes, p, static_cast<size_t>(n));
+  return load_byte(lanes);
+}
 inline void store_first(float* p, F32 a, int n) {
   float lanes[kLanes];
   store(lanes, a);

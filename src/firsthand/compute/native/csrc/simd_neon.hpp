@@ -57,6 +57,12 @@ inline F32 pow2(F32 whole) {
 inline F32 load_half(const uint16_t* p) {
   FIRSTHAND_EACH(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
 }
+inline F32 load_byte(const int8_t* p) {
+  const int8x16_t codes = vld1q_s8(p);
+  const int16x8_t wide[2] = {vmovl_s8(vget_low_s8(codes)), vmovl_s8(vget_high_s8(codes))};
+  FIRSTHAND_EACH(
+      vcvtq_f32_s32(vmovl_s16(i % 2 ? vget_high_s16(wide[i / 2]) : vget_low_s16(wide[i / 2]))));
+}
 inline F32 load_bfloat(const uint16_t* p) {
   FIRSTHAND_EACH(vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
 }

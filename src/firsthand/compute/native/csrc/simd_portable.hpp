@@ -81,6 +81,7 @@ inline uint16_t float_to_half(float x) {
   return static_cast<uint16_t>(sign | ((magnitude + 0xFFFu + even - 0x38000000u) >> 13));
 }
 inline F32 load_half(const uint16_t* p) { FIRSTHAND_EACH(half_to_float(p[i])); }
+inline F32 load_byte(const int8_t* p) { FIRSTHAND_EACH(static_cast<float>(p[i])); }
 inline F32 load_bfloat(const uint16_t* p) {
   FIRSTHAND_EACH(bits_to_float(static_cast<uint32_t>(p[i]) << 16));
 }

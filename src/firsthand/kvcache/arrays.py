@@ -1,0 +1,185 @@
+"""The memory of keys and values: its layouts, its number formats, and how both are read back.
+
+Owns: the arrays, one set per layer, and the formula of an int8 key. `read` and `write` say in
+numpy what the kernels do.
+May not know: blocks, sequences, models.
+Read next: `store.py` (what a store is), `paged.py` and `contiguous.py` (the two there are).
+
+A slot holds the keys and values of one token. Slots lie in tiles of 16, and a kernel reads a key
+as one vector per dimension of 16 positions. `tiles` stores them so; `rows` stores a token's key
+in one piece, as the model gives it, and pays with a transposition at every read
+(`firsthand bench ablate` measures both). Reserved is not resident: nothing is filled, so the
+operating system gives a page when the first token is written into it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+KVType = Literal["float16", "float32", "int8"]
+KVLayout = Literal["tiles", "rows"]
+
+TILE = 16  # slots; the kernels' lanes
+
+_DTYPES: dict[KVType, np.dtype[Any]] = {
+    "float16": np.dtype(np.float16),
+    "float32": np.dtype(np.float32),
+    "int8": np.dtype(np.int8),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerArrays:
+    """One layer. N tiles of 16 slots; the memory itself, not a copy.
+
+    `tiles`: keys (N, G, D, 16), values (N, G, 16, D), scales (N, G, 16).
+    `rows`: keys and values (N, 16, G, D), scales (N, 16, G).
+    Scales are there for int8 only: one per token and head, never running ones.
+    """
+
+    keys: NDArray[Any]
+    values: NDArray[Any]
+    key_scales: NDArray[np.float32] | None
+    value_scales: NDArray[np.float32] | None
+    layout: KVLayout
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one token."""
+        arrays = (self.keys, self.values, self.key_scales, self.value_scales)
+        return sum(array[0].nbytes // TILE for array in arrays if array is not None)
+
+    def read(self, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Keys and values (n, G, D) of so many slots, at least float32."""
+        tile, lane = np.divmod(slots, TILE)
+        if self.layout == "tiles":
+            codes = (self.keys[tile, :, :, lane], self.values[tile, :, lane])
+        else:
+            codes = (self.keys[tile, lane], self.values[tile, lane])
+        keys, values = (array.astype(np.result_type(array, np.float32)) for array in codes)
+        if self.key_scales is not None and self.value_scales is not None:
+            at = (tile, slice(None), lane) if self.layout == "tiles" else (tile, lane)
+            keys = keys * self.key_scales[at][..., None]
+            values = values * self.value_scales[at][..., None]
+        return keys, values
+
+    def write(
+        self,
+        slots: NDArray[np.int64],
+        keys: NDArray[Any],
+        values: NDArray[Any],
+    ) -> None:
+        """Keys and values (n, G, D) into so many slots, rounded to the type of the arrays."""
+        tile, lane = np.divmod(slots, TILE)
+        by_tile = self.layout == "tiles"
+        if self.key_scales is not None and self.value_scales is not None:
+            at = (tile, slice(None), lane) if by_tile else (tile, lane)
+            keys, self.key_scales[at] = to_int8(keys)
+            values, self.value_scales[at] = to_int8(values)
+        if by_tile:
+            self.keys[tile, :, :, lane] = keys
+            self.values[tile, :, lane] = values
+        else:
+            self.keys[tile, lane] = keys
+            self.values[tile, lane] = values
+
+
+def to_int8(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Codes (…, D), whole numbers of −127 … 127, and scales (…): x ≈ code · scale, where scale is
+    max|x| / 127. Rounded to nearest, ties to even."""
+    peak = np.abs(x).max(axis=-1)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        factor = np.float32(127) / peak
+        factor = np.where(np.isfinite(factor), factor, np.float32(0))
+        codes = np.rint(x * factor[..., None])
+    return codes, np.asarray(peak / np.float32(127), dtype=np.float32)
+
+
+class KVArrays:
+    """`num_slots` slots (a multiple of 16) in every layer."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_size: int,
+        *,
+        num_slots: int,
+        kv_dtype: KVType = "float16",
+        layout: KVLayout = "tiles",
+    ) -> None:
+        if num_slots < TILE or num_slots % TILE:
+            raise ValueError(f"{num_slots} slots are no whole number of tiles of {TILE}")
+        self.kv_dtype = kv_dtype
+        self.layout = layout
+        self.num_slots = num_slots
+        g, d, n = num_kv_heads, head_size, num_slots // TILE
+        by_tile = layout == "tiles"
+        dtype = _DTYPES[kv_dtype]
+        key_shape, value_shape, scale_shape = (
+            ((n, g, d, TILE), (n, g, TILE, d), (n, g, TILE))
+            if by_tile
+            else ((n, TILE, g, d), (n, TILE, g, d), (n, TILE, g))
+        )
+
+        def scales() -> NDArray[np.float32] | None:
+            return reserve(scale_shape, np.dtype(np.float32)) if kv_dtype == "int8" else None
+
+        self._layers = [
+            LayerArrays(
+                reserve(key_shape, dtype), reserve(value_shape, dtype), scales(), scales(), layout
+            )
+            for _ in range(num_layers)
+        ]
+
+    def layer(self, layer: int) -> LayerArrays:
+        return self._layers[layer]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes reserved, in all layers."""
+        return sum(array.nbytes for array in self._arrays())
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one token, in all layers."""
+        return self.num_bytes // self.num_slots
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Slots source … source + count − 1 to target …, all multiples of 16; they may overlap."""
+        start, to, tiles = source // TILE, target // TILE, count // TILE
+        for array in self._arrays():
+            array[to : to + tiles] = array[start : start + tiles]
+
+    def fill(self, start: int, count: int, byte: int) -> None:
+        """Every byte of so many slots; to prove that nothing of them is read."""
+        tiles = slice(start // TILE, (start + count) // TILE)
+        for array in self._arrays():
+            array[tiles].view(np.uint8)[...] = byte
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [
+            array
+            for layer in self._layers
+            for array in (layer.keys, layer.values, layer.key_scales, layer.value_scales)
+            if array is not None
+        ]
+
+
+def reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Address space whose small pages come when they are written. Huge pages would have the first
+    token of every layer wait while megabytes are cleared (docs/experiments.md)."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    try:
+        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError):
+        raise MemoryError(f"{num_bytes} bytes of address space") from None
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=dtype).reshape(shape)
