@@ -73,6 +73,41 @@ def test_bench_ablate(model: str) -> None:
     assert "█" in shown("bench", "ablate", model, *SMALL, *OUTPUT)
 
 
+@pytest.mark.torch
+def test_s15_compiled_steps_are_shown(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled is not at issue here, and takes long."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+    options = ["--executor", "torch", "--compile", "--max-context", "64"]
+    options += ["--compile-bucket", "10", "--compile-bucket", "1"]
+    sizes = ("--prompt-tokens", "8", "--repeats", "1", *OUTPUT)
+    found = called("bench", "latency", model, *sizes, *options)["compile"]
+    assert (found["hit_rate"], found["num_hits"], found["num_misses"]) == (1.0, 8, 0)
+    rows = [(one["num_rows"], one["num_hits"], one["num_padded_rows"]) for one in found["buckets"]]
+    assert rows == [(1, 6, 0), (10, 2, 4)]
+    assert "compiled 8 of 8 steps" in shown("bench", "latency", model, *sizes, *options)
+    run = ("run", model, "a word", "--max-tokens", "3", "--temperature", "0", *options)
+    assert called(*run, "--report")["compile"]["num_hits"] == 3
+    assert called("bench", "latency", model, *SMALL, *OUTPUT)["compile"] is None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("step", ["prompt", "token"])
+def test_s42_profile_of_torch_has_its_calls(model: str, step: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "trace.json"
+    options = ("--prompt-tokens", "8", "--repeats", "2", "--executor", "torch", "--step", step)
+    found = called("profile", model, *options, "--trace-out", str(file))
+    calls = {call["name"]: call for call in found["calls"]}
+    assert calls["aten::mm"]["num_flops"] > 0
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    names = {event["name"] for event in events if event.get("ph") == "X"}
+    assert {"aten::mm", "attend layer 0"} <= names
+    page = shown("profile", model, *options)
+    assert "aten::mm" in page
+    assert "linear(" in page
+
+
 @pytest.mark.parametrize("step", ["prompt", "token"])
 def test_profile(model: str, step: str, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"

@@ -38,6 +38,12 @@ from firsthand.generation.loading import (
         ("max_logit_rows", {"max_logit_rows": 3}),  # fewer than sequences
         ("max_logit_rows", {"max_logit_rows": 9, "max_step_tokens": 8}),
         ("attention", {"attention": "plain"}),
+        ("compile", {"compile": True}),
+        ("compile_buckets", {"compile_buckets": [128]}),
+        ("compile_buckets", {"executor": "torch", "compile_buckets": [128]}),
+        ("compile_buckets", {"executor": "torch", "compile": True, "compile_buckets": []}),
+        ("compile_buckets", {"executor": "torch", "compile": True, "compile_buckets": [0]}),
+        ("deterministic", {"deterministic": True}),
         ("threads", {"executor": "torch", "threads": 2}),
         ("disabled_rules", {"executor": "torch", "disabled_rules": ("fuse",)}),
     ],

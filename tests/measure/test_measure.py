@@ -107,6 +107,7 @@ def test_latency_has_the_fields_and_stays_below_the_limits(llm: LLM) -> None:
         "peak_rss_bytes",
         "machine",
         "limit_share",
+        "compile",
     ]
     for name in ("prompt_tokens_per_second", "decode_tokens_per_second"):
         assert list(found[name]) == ["min", "median", "max"]

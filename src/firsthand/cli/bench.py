@@ -37,6 +37,7 @@ def latency(
     """Time one sequence, and how near it comes to the machine's limits."""
     with reported(as_json):
         from firsthand.cli.profile_facts import machine_line
+        from firsthand.cli.report import compiled_line
         from firsthand.measure.latency import check_sizes, measure_latency
 
         check_sizes(None, prompt_tokens, output_tokens, repeats)
@@ -56,6 +57,8 @@ def latency(
         print_table(("TOKENS/S", "MIN", "MEDIAN", "MAX", "OF LIMIT"), rows)
         print(f"first token after {speed.ttft_ms:.1f} ms; {found.format}; {found.threads} threads")
         print(f"peak resident memory {in_bytes(found.peak_rss_bytes)}")
+        if found.compiled is not None:
+            print(f"compiled {compiled_line(found.compiled)}")
         print(machine_line(machine))
 
 

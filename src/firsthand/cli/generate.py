@@ -76,10 +76,14 @@ def run(
                 from firsthand.cli.report import op_as_dict, print_report, print_shapes
 
                 print_report(done, llm.loaded)
+                compiled = llm.loaded.compiled_steps
                 step = llm.trace(llm.tokenize_chat(messages) if chat else text)
                 print_shapes(step)
         if as_json:
-            traced = {"step": [op_as_dict(op) for op in step]} if report else {}
+            traced: dict[str, Any] = {}
+            if report:
+                traced = {"step": [op_as_dict(op) for op in step]}
+                traced["compile"] = None if compiled is None else compiled.to_dict()
             print_json({"model": model, **done.to_dict(), **traced})
         if cancelled:
             raise typer.Exit(INTERRUPTED)

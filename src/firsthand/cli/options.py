@@ -82,6 +82,21 @@ class Loading:
         str | None,
         typer.Option(help="Of the torch executor: formula, tiled or fast; default: fast."),
     ] = None
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Of the torch executor: compile the steps.")
+    ] = False
+    compile_buckets: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--compile-bucket",
+            metavar="ROWS",
+            help="Pad steps to this many rows; repeatable; default: 128, 256, 512, 1024.",
+        ),
+    ] = None
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Of the torch executor: equal bits in every run."),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

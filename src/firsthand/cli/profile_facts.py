@@ -9,13 +9,17 @@ Loaded by a command when it has something to show, so it may import what it show
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from firsthand.cli.output import in_bytes, print_table
 from firsthand.cli.report import op_as_dict
+from firsthand.compute.executor import CallTime
 from firsthand.measure.limits import MachineLimits
 from firsthand.measure.profile import Profile
+
+MIN_CALL_SHARE = 0.001  # of the time; the rest is in the JSON
 
 
 def profile_as_dict(found: Profile) -> dict[str, Any]:
@@ -29,6 +33,7 @@ def profile_as_dict(found: Profile) -> dict[str, Any]:
         "operators": [
             {**op_as_dict(one.op), "limit_share": one.limit_share} for one in found.operators
         ],
+        "calls": [asdict(call) for call in found.calls],
     }
 
 
@@ -49,6 +54,29 @@ def print_profile(found: Profile) -> None:
     print_table(("MS", "TIME", "TIMES", "READS", "MACS", "OF LIMIT", "OPERATOR"), rows)
     print(f"{found.total_ms:.2f} ms in {len(found.operators)} operators, {found.num_tokens} rows")
     print(machine_line(found.machine))
+    if found.calls:
+        print_calls(found.calls)
+
+
+def print_calls(calls: Sequence[CallTime]) -> None:
+    """The calls of the library below, under its own profiler."""
+    total_ms = sum(call.self_ms for call in calls)
+    rows = [
+        (
+            f"{call.self_ms:.2f}",
+            f"{call.self_ms / total_ms:.1%}",
+            f"{call.total_ms:.2f}",
+            f"{call.device_ms:.2f}",
+            str(call.count),
+            f"{'-' if call.allocated_bytes < 0 else ''}{in_bytes(abs(call.allocated_bytes))}",
+            f"{call.num_flops / 1e6:.1f} M",
+            call.name,
+        )
+        for call in calls
+        if call.self_ms >= MIN_CALL_SHARE * total_ms or call.device_ms > 0
+    ]
+    print("\nthe calls below, under the library's profiler:")
+    print_table(("SELF MS", "TIME", "ALL MS", "GPU MS", "TIMES", "TAKES", "FLOPS", "CALL"), rows)
 
 
 def machine_line(machine: MachineLimits) -> str:

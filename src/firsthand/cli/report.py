@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from firsthand.cli.output import in_bytes, print_table, say, table
+from firsthand.compute.buckets import CompileFacts
 from firsthand.compute.executor import OpTime
 from firsthand.generation.completion import Completion
 from firsthand.generation.loading import LoadedModel
@@ -37,9 +38,23 @@ def print_report(done: Completion, loaded: LoadedModel) -> None:
     say(f"forward   {report.forward_ms:9.1f} ms   in {report.num_steps} steps")
     say(f"sample    {report.sample_ms:9.1f} ms")
     say(f"detokenize{report.detokenize_ms:9.1f} ms")
+    if loaded.compiled_steps is not None:
+        say(f"compiled  {compiled_line(loaded.compiled_steps)}")
     _print_memory(done, loaded)
     cause = "" if done.finish.cause is None else f" ({done.finish.cause!r})"
     say(f"ended     {done.finish_reason}{cause}, seed {done.seed}")
+
+
+def compiled_line(facts: CompileFacts) -> str:
+    """`3 of 5 steps; 128 rows: 3 steps, 40 rows padded, 9.1 s to compile`: since the load."""
+    parts = [f"{facts.num_hits} of {facts.num_hits + facts.num_misses} steps"]
+    parts += [
+        f"{bucket.num_rows} rows: {bucket.num_hits} steps, {bucket.num_padded_rows} rows padded, "
+        f"{bucket.compile_ms / 1e3:.1f} s to compile"
+        for bucket in facts.buckets
+        if bucket.num_hits
+    ]
+    return "; ".join(parts)
 
 
 def _print_memory(done: Completion, loaded: LoadedModel) -> None:

@@ -8,8 +8,9 @@ Read next: `torch/executor.py` (the reference) and `native/executor.py` (the def
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,46 @@ class Held:
 
     weights_bytes: int
     scratch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallTime:
+    """Calls of one kernel of a library below us in one step, as its profiler counted them.
+
+    `self_ms` without the calls inside, `total_ms` with them, both on the CPU; `device_ms` on the
+    GPU. `allocated_bytes` is what they took and kept. `num_flops` is 0 where none are known.
+    """
+
+    name: str
+    count: int
+    self_ms: float
+    total_ms: float
+    device_ms: float
+    allocated_bytes: int
+    num_flops: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProfiledStep:
+    """The calls, the most time first; and the profiler's own trace, as Perfetto opens it."""
+
+    calls: tuple[CallTime, ...]
+    trace: dict[str, Any]
+
+    @property
+    def total_ms(self) -> float:
+        return sum(max(call.self_ms, call.device_ms) for call in self.calls)
+
+
+@runtime_checkable
+class Profiles(Protocol):
+    """An executor over a library that has a profiler of its own."""
+
+    def profile_traces(self) -> AbstractContextManager[list[ProfiledStep]]:
+        """Inside, every `trace` runs under the profiler too, and its step joins the list.
+
+        A profiler takes time itself: the operators' times of such a trace are too long.
+        """
 
 
 class Executor(Protocol):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 from firsthand.checks import check_choice, check_integer, shown
+from firsthand.compute.buckets import CompileFacts, Compiles, check_buckets
 from firsthand.compute.executor import Executor
 from firsthand.config import Environment, read_environment
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
@@ -68,6 +69,9 @@ class LoadKeywords(TypedDict, total=False):
     disabled_rules: Sequence[str]
     attention: Attention | None
     pack_cache: bool
+    compile: bool
+    compile_buckets: Sequence[int] | None
+    deterministic: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,9 @@ class LoadOptions:
     `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
     that an engine asks for. `disabled_rules` (native): fusion rules to leave out. `attention`
     (torch): which of its rungs. `pack_cache` (native): use the packed form of the model on disk;
-    write it if it is not there.
+    write it if it is not there. `compile` (torch): steps that fit one of the `compile_buckets`, a
+    number of rows each (None: 128, 256, 512, 1024), run compiled. `deterministic` (torch): only
+    algorithms that give the same bits in every run; one that has none ends the request.
     """
 
     executor: ExecutorName = "native"
@@ -101,6 +107,9 @@ class LoadOptions:
     disabled_rules: Sequence[str] = ()
     attention: Attention | None = None
     pack_cache: bool = True
+    compile: bool = False
+    compile_buckets: Sequence[int] | None = None
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, get_args(ExecutorName))
@@ -124,10 +133,16 @@ class LoadOptions:
         if self.executor == "native":
             check_choice("device", self.device, ("cpu",))
             _refuse("attention", self.attention is not None, "torch")
+            _refuse("compile", self.compile, "torch")
+            _refuse("compile_buckets", self.compile_buckets is not None, "torch")
+            _refuse("deterministic", self.deterministic, "torch")
         else:
             _refuse("threads", self.threads is not None, "native")
             _refuse("disabled_rules", bool(self.disabled_rules), "native")
             _refuse("pack_cache", not self.pack_cache, "native")
+            check_buckets(self.compile_buckets)
+        if self.compile_buckets is not None and not self.compile:
+            raise InvalidRequest("compile_buckets", "is a part of compile, which is off")
 
 
 class Claim:
@@ -175,6 +190,11 @@ class LoadedModel:
     @property
     def trace_block_ids(self) -> tuple[int, ...]:
         return tuple(range(self.num_pool_blocks, self.store.num_blocks))
+
+    @property
+    def compiled_steps(self) -> CompileFacts | None:
+        """What compiled steps did so far; None where nothing is compiled."""
+        return self.executor.compiled_steps() if isinstance(self.executor, Compiles) else None
 
 
 def load_model(
@@ -316,9 +336,12 @@ def _executor(options: LoadOptions, environment: Environment) -> Executor:
             raise
         message = "'torch' needs the extra: pip install 'firsthand[torch]'"
         raise InvalidRequest("executor", message) from None
-    if options.attention is None:
-        return TorchExecutor(device=options.device)
-    return TorchExecutor(device=options.device, attention=options.attention)
+    return TorchExecutor(
+        device=options.device,
+        attention=options.attention or "fast",
+        buckets=check_buckets(options.compile_buckets) if options.compile else (),
+        deterministic=options.deterministic,
+    )
 
 
 def _packing(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from firsthand.checks import check_integer
+from firsthand.compute.buckets import CompileFacts
 from firsthand.compute.executor import OpTime
 from firsthand.compute.native.executor import available_threads
 from firsthand.errors import ContextLengthExceeded
@@ -61,7 +62,10 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One sequence, measured. `limit_share_*`: the median against the bound of `bounds.py`."""
+    """One sequence, measured. `limit_share_*`: the median against the bound of `bounds.py`.
+
+    `compiled`: the steps of all runs, the first one included; None where nothing is compiled.
+    """
 
     speed: Speed
     format: str
@@ -70,6 +74,7 @@ class Latency:
     machine: MachineLimits
     limit_share_prompt: float
     limit_share_decode: float
+    compiled: CompileFacts | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -79,6 +84,7 @@ class Latency:
             "peak_rss_bytes": self.peak_rss_bytes,
             "machine": self.machine.to_dict(),
             "limit_share": {"prompt": self.limit_share_prompt, "decode": self.limit_share_decode},
+            "compile": None if self.compiled is None else self.compiled.to_dict(),
         }
 
 
@@ -90,6 +96,7 @@ def measure_latency(
     Raises InvalidRequest or ContextLengthExceeded, naming the argument.
     """
     speed = measure_speed(llm, prompt_tokens, output_tokens, repeats)
+    compiled = llm.loaded.compiled_steps
     peak_bytes = peak_resident_bytes()
     num_traced = min(prompt_tokens, llm.loaded.limits.max_step_tokens)
     prompt = prompt_of(num_traced, llm.loaded.limits.vocab_size)
@@ -107,6 +114,7 @@ def measure_latency(
         machine=machine,
         limit_share_prompt=prompt_share,
         limit_share_decode=decode_share,
+        compiled=compiled,
     )
 
 

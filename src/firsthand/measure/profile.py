@@ -4,17 +4,20 @@ Owns: the sums over like operators, and the form that trace viewers read.
 May not know: how an operator is timed; `LLM.trace` says it. Nothing is measured while no profile is
 asked for.
 Read next: `bounds.py`, the least time of an operator.
+
+Of an executor over a library that has a profiler, the library's own calls are there too. They come
+from further steps, under that profiler: it takes time itself, so the operators are timed without.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from firsthand.checks import check_integer
-from firsthand.compute.executor import OpTime
+from firsthand.compute.executor import CallTime, OpTime, ProfiledStep, Profiles
 from firsthand.generation.llm import LLM
 from firsthand.measure.bounds import op_bound_ms, reached_rates
 from firsthand.measure.latency import quickest_trace, threads_of
@@ -62,6 +65,8 @@ class Profile:
     machine: MachineLimits
     operators: tuple[OpShare, ...]
     groups: tuple[Group, ...]  # the most time first
+    calls: tuple[CallTime, ...] = ()  # of the library below, the most time first
+    library_trace: dict[str, Any] | None = None
 
     @property
     def total_ms(self) -> float:
@@ -81,7 +86,24 @@ def profile(
     machine = measure_limits(llm.memory().weights_bytes, threads)
     prompt_ops, token_ops = (ops, ()) if step == "prompt" else ((), ops)
     machine = machine.raised(reached_rates(prompt_ops, token_ops))
-    return profile_of(ops, step, machine)
+    found = profile_of(ops, step, machine)
+    below = profile_library(llm, prompt, step, repeats)
+    if below is None:
+        return found
+    return replace(found, calls=below.calls, library_trace=below.trace)
+
+
+def profile_library(
+    llm: LLM, prompt: Sequence[int], step: Literal["prompt", "token"], repeats: int
+) -> ProfiledStep | None:
+    """The quickest of several steps under the profiler of the library below, if it has one."""
+    executor = llm.loaded.executor
+    if not isinstance(executor, Profiles):
+        return None
+    with executor.profile_traces() as steps:
+        for _ in range(repeats):
+            llm.trace(prompt, step=step)
+    return min(steps, key=lambda one: one.total_ms)
 
 
 def profile_of(
@@ -116,7 +138,12 @@ def label_of(op: OpTime) -> str:
 
 
 def chrome_trace(profile: Profile) -> dict[str, Any]:
-    """The JSON object that Perfetto and chrome://tracing open. Times are microseconds."""
+    """The JSON object that Perfetto and chrome://tracing open. Times are microseconds.
+
+    The library's own trace, where there is one: it has our operators as ranges around its calls.
+    """
+    if profile.library_trace is not None:
+        return {**profile.library_trace, "otherData": profile.machine.to_dict()}
     names = [
         {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "firsthand"}},
         {

@@ -2,13 +2,15 @@
 
 Owns: the decoded weights, and the order check, run, hand back.
 May not know: the engine, scheduling, files, any one architecture.
-Read next: `ops.py`.
+Read next: `ops.py`; then `compiled.py`, the same by torch.compile.
 
 It promises the formula to a stated error, not equal bits: that is the native executor's promise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,9 +19,16 @@ from numpy.typing import NDArray
 
 from firsthand.checks import check_choice
 from firsthand.compute.batch import FlatBatch
-from firsthand.compute.executor import Held, ModelProgram, OpTime
+from firsthand.compute.buckets import CompileFacts
+from firsthand.compute.executor import Held, ModelProgram, OpTime, ProfiledStep
+from firsthand.compute.ops import Ops
+from firsthand.compute.plan import record
 from firsthand.compute.torch.attention import ATTENTIONS, AttentionName
+from firsthand.compute.torch.compiled import Around, CompiledSteps, Rotation, check_compiler
+from firsthand.compute.torch.deterministic import deterministic_algorithms
 from firsthand.compute.torch.ops import TorchOps, rotation
+from firsthand.compute.torch.profiling import profile_step, start_profiler_here
+from firsthand.compute.torch.ranges import RangedOps
 from firsthand.compute.torch.trace import TracedOps
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.kvcache.store import KVStore
@@ -32,7 +41,9 @@ class TorchExecutor:
     """`Executor` in plain torch. `attention` picks one of three ways to the same values.
 
     float64 is there for tests that need an answer better than float32. The logits have the
-    chosen type. Raises InvalidRequest when an option is unknown or CUDA is not there.
+    chosen type. `buckets`: compile the rows of a step that fits one of these; see `compiled.py`.
+    `deterministic`: let torch use deterministic algorithms only; see `deterministic.py`.
+    Raises InvalidRequest when an option is unknown, CUDA is not there, or torch cannot compile.
     """
 
     def __init__(
@@ -40,16 +51,26 @@ class TorchExecutor:
         device: str = "cpu",
         attention: AttentionName = "fast",
         dtype: DTypeName = "float32",
+        buckets: tuple[int, ...] = (),
+        deterministic: bool = False,
     ) -> None:
         check_choice("attention", attention, get_args(AttentionName))
         check_choice("dtype", dtype, get_args(DTypeName))
         self._device = _device(device)
         self._attention = ATTENTIONS[attention]
         self._dtype = torch.float32 if dtype == "float32" else torch.float64
+        self._sizes = buckets
+        self._scope = deterministic_algorithms if deterministic else nullcontext
+        # On CUDA alone: elsewhere nobody could see them.
+        self._range_of = torch.cuda.nvtx.range if self._device.type == "cuda" else None
         self._weights: dict[str, torch.Tensor] = {}
         self._program: ModelProgram | None = None
+        self._compiled: CompiledSteps | None = None
+        self._profiled: list[ProfiledStep] | None = None
         self._max_tokens = 0
         self._max_logit_rows = 0
+        if buckets:
+            check_compiler(self._device)
 
     @property
     def name(self) -> str:
@@ -74,34 +95,81 @@ class TorchExecutor:
         self._program = program
         self._max_tokens = max_tokens
         self._max_logit_rows = max_logit_rows
+        if self._sizes:
+            plan = record(program.forward, self._shape_of)
+            self._compiled = CompiledSteps(plan, self._weights, self._sizes)
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
-        with torch.inference_mode():
+        with torch.inference_mode(), self._scope():
             program = self._checked_program(batch)
-            return _to_numpy(program.forward(self._ops(program, batch, store)))
+            turn = self._turn(program, batch)
+            ops = TorchOps(batch, store, self._weights, turn, self._attention)
+            if self._compiled is not None:
+                self._compiled.count(batch.num_tokens)
+            if self._range_of is None:
+                return self._forward(program, batch, ops, turn)
+            ranged = RangedOps(ops, self._range_of)
+            return self._forward(program, batch, ranged, turn, ranged.piece)
 
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
-        with torch.inference_mode():
+        """A compiled piece is one entry. Inside `profile_traces`, under torch's profiler too."""
+        with torch.inference_mode(), self._scope():
             program = self._checked_program(batch)
-            traced = TracedOps(
-                self._ops(program, batch, store), batch, store, self._weights, self._device
-            )
-            logits = _to_numpy(program.forward(traced))
-            return logits, traced.times
+            turn = self._turn(program, batch)
+            ops: Ops[torch.Tensor] = TorchOps(batch, store, self._weights, turn, self._attention)
+            if self._profiled is not None:
+                ranged = RangedOps(ops, torch.profiler.record_function)
+                step = profile_step(
+                    lambda: self._forward(program, batch, ranged, turn, ranged.piece), self._device
+                )
+                self._profiled.append(step)
+            traced = TracedOps(ops, batch, store, self._weights, self._device)
+            return self._forward(program, batch, traced, turn, traced.piece), traced.times
+
+    @contextmanager
+    def profile_traces(self) -> Iterator[list[ProfiledStep]]:
+        start_profiler_here()
+        steps: list[ProfiledStep] = []
+        self._profiled = steps
+        try:
+            yield steps
+        finally:
+            self._profiled = None
+
+    def compiled_steps(self) -> CompileFacts | None:
+        return None if self._compiled is None else self._compiled.facts()
 
     def memory(self) -> Held:
         held = {id(tensor): tensor.nbytes for tensor in self._weights.values()}
         return Held(weights_bytes=sum(held.values()), scratch_bytes=0)
 
-    def _ops(self, program: ModelProgram, batch: FlatBatch, store: KVStore) -> TorchOps:
-        turn = rotation(
+    def _forward(
+        self,
+        program: ModelProgram,
+        batch: FlatBatch,
+        ops: Ops[torch.Tensor],
+        turn: Rotation,
+        around: Around | None = None,
+    ) -> NDArray[np.float32]:
+        """The logits: in a bucket if there is one for the step, else operator by operator."""
+        num_tokens = batch.num_tokens
+        bucket = None if self._compiled is None else self._compiled.bucket(num_tokens)
+        if self._compiled is None or bucket is None:
+            return _to_numpy(program.forward(ops))
+        return _to_numpy(self._compiled.run(bucket, ops, turn, num_tokens, around))
+
+    def _turn(self, program: ModelProgram, batch: FlatBatch) -> Rotation:
+        return rotation(
             batch.positions,
             program.inverse_frequencies,
             program.attention_factor,
             self._dtype,
             self._device,
         )
-        return TorchOps(batch, store, self._weights, turn, self._attention)
+
+    def _shape_of(self, name: str) -> tuple[int, int]:
+        n, k = self._weights[name].shape
+        return int(n), int(k)
 
     def _checked_program(self, batch: FlatBatch) -> ModelProgram:
         """A wrong index would read another sequence's memory, and on CUDA end the process."""

@@ -2,7 +2,7 @@
 
 Owns: what each operator computes over one batch.
 May not know: models, how weights were loaded, how a batch came to be.
-Read next: `attention.py`; `executor.py` makes one `TorchOps` for each step.
+Read next: `formulas.py`, `attention.py`; `executor.py` makes one `TorchOps` for each step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
+from firsthand.compute.torch import formulas
 from firsthand.compute.torch.attention import Attention, has_shape
 from firsthand.kvcache.store import KVStore
 
@@ -45,24 +46,15 @@ class TorchOps:
         return self._weights[table][self._token_ids]
 
     def norm(self, x: torch.Tensor, gain: str, eps: float) -> torch.Tensor:
-        mean_square = (x * x).mean(dim=-1, keepdim=True)
-        return x * torch.rsqrt(mean_square + eps) * self._weights[gain]
+        return formulas.norm(x, self._weights[gain], eps)
 
     def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
-        y = x @ self._weights[weight].T
-        return y if bias is None else y + self._weights[bias]
+        return formulas.linear(
+            x, self._weights[weight], None if bias is None else self._weights[bias]
+        )
 
     def rope(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
-        x = self._split_heads(x, num_heads)
-        first, second = x.chunk(2, dim=-1)  # pairs are (i, i + D/2)
-        turned = torch.cat(
-            (
-                first * self._cos - second * self._sin,
-                second * self._cos + first * self._sin,
-            ),
-            dim=-1,
-        )
-        return turned.flatten(1)
+        return formulas.rope(self._split_heads(x, num_heads), self._cos, self._sin)
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         arrays = self._store.layer(layer)
@@ -91,13 +83,7 @@ class TorchOps:
         return mixed.flatten(1)
 
     def activation(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
-        match kind:
-            case "silu":
-                return gate * torch.sigmoid(gate) * up
-            case "gelu_tanh":
-                inner = (2.0 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)
-                return 0.5 * gate * (1.0 + torch.tanh(inner)) * up
-        raise ValueError(f"activation {kind!r}")
+        return formulas.activation(gate, up, kind)
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y

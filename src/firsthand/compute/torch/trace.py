@@ -15,19 +15,20 @@ import torch
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import OpTime
-from firsthand.compute.torch.ops import TorchOps
+from firsthand.compute.ops import Ops
+from firsthand.compute.torch.compiled import Piece, Tensors
 from firsthand.kvcache.store import KVStore
 
 
 class TracedOps:
-    """`Ops` that hands every call on to a `TorchOps` and notes one `OpTime` for it in `times`.
+    """`Ops` that hands every call on and notes one `OpTime` for it in `times`.
 
     What `num_bytes` counts is said there.
     """
 
     def __init__(
         self,
-        ops: TorchOps,
+        ops: Ops[torch.Tensor],
         batch: FlatBatch,
         store: KVStore,
         weights: Mapping[str, torch.Tensor],
@@ -89,6 +90,25 @@ class TracedOps:
         num_macs = num_rows * self._weights[weight].numel()
         call = partial(self._ops.head, x, weight)
         return self._timed("head", weight, num_bytes, call, num_macs)
+
+    def piece(self, piece: Piece, call: Callable[[], Tensors]) -> Tensors:
+        """A compiled piece is one entry: a linear layer with what is fused around it."""
+        num_rows = self._batch.num_tokens
+        matrices = [name for op in piece.ops for name in op.weights]
+        outputs: list[Tensors] = []
+
+        def run() -> torch.Tensor:
+            outputs.append(call())
+            return outputs[0][0][:num_rows]
+
+        self._timed(
+            "linear",
+            f"compiled {piece}",
+            sum(self._bytes_of(name) for name in piece.weights),
+            run,
+            num_rows * sum(self._weights[name].numel() for name in matrices),
+        )
+        return outputs[0]
 
     def _bytes_of(self, weight: str) -> int:
         return int(self._weights[weight].nbytes)
