@@ -117,11 +117,14 @@ $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	$(PIP) install --quiet --constraint constraints.txt --group oracles
 	@touch $@
 
-# What Debian's packages bring to the tests: AArch64 by emulation. Without it those tests are left out.
-$(VENV)/.system: | $(VENV)/bin/python
-	@if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null; then :; \
+# What Debian's packages bring to the tests: other instruction sets by emulation. Without them those
+# tests are left out.
+EMULATION := qemu-user g++-aarch64-linux-gnu libsimde-dev
+$(VENV)/.system: Makefile | $(VENV)/bin/python
+	@if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null && \
+	  test -f /usr/include/simde/x86/avx512.h; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq qemu-user g++-aarch64-linux-gnu >/dev/null || \
-	  echo "apt-get could not install qemu-user and g++-aarch64-linux-gnu." >&2; \
-	else echo "For the AArch64 tests: apt-get install qemu-user g++-aarch64-linux-gnu." >&2; fi
+	  apt-get update -qq && apt-get install -y -qq $(EMULATION) >/dev/null || \
+	  echo "apt-get could not install $(EMULATION)." >&2; \
+	else echo "For the tests by emulation: apt-get install $(EMULATION)." >&2; fi
 	@touch $@

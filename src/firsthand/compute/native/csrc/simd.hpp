@@ -18,7 +18,7 @@ constexpr int kLanes = 16;
 
 #if defined(FIRSTHAND_PORTABLE)
 #include "simd_portable.hpp"
-#elif defined(__AVX512F__) && defined(__AVX512VNNI__)
+#elif (defined(__AVX512F__) && defined(__AVX512VNNI__)) || defined(FIRSTHAND_EMULATED)
 #include "simd_avx512.hpp"
 #elif defined(__AVX2__)
 #include "simd_avx2.hpp"

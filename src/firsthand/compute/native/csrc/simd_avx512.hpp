@@ -6,7 +6,11 @@
 // Read next: rows.hpp.
 #pragma once
 
+#if defined(FIRSTHAND_EMULATED)
+#include "emulated_avx512.hpp"  // beside the tests
+#else
 #include <immintrin.h>
+#endif
 
 #include <cstdint>
 
