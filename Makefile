@@ -13,13 +13,17 @@ PIP := $(PY) -m pip --disable-pip-version-check
 CSRC := src/firsthand/compute/native/csrc
 NATIVE_SOURCES := CMakeLists.txt $(wildcard $(CSRC)/*)
 NATIVE_BUILD := build/native
+SANITIZE_BUILD := build/sanitize
 NATIVE_PLACE := import sys; from importlib.util import find_spec; \
   found = find_spec("firsthand.compute.native._native"); \
   print(found.origin if found else f"src/firsthand/compute/native/{sys.argv[1]}")
+CMAKE = $(VENV)/bin/cmake -S . -G Ninja --log-level=WARNING \
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
+  -DPython_EXECUTABLE=$(abspath $(PY)) -Dnanobind_DIR="$$($(PY) -m nanobind --cmake_dir)"
 LINT := bench src tests
 PURE := not native and not torch and not oracle and not model and not slow and not gpu
 
-.PHONY: run chat serve test check bench rivals soak format install native clean
+.PHONY: run chat serve test sanitize check bench rivals soak format install native clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed ## fetch the default model and answer one prompt
@@ -35,6 +39,17 @@ test: $(VENV)/.oracles $(VENV)/.system ## every test that needs no GPU; fetches 
 	$(FIRSTHAND) pull smollm2-135m
 	$(FIRSTHAND) pull gemma3-270m
 	FIRSTHAND_REQUIRE_MODELS=1 $(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+# Both libraries come before Python: one sees every allocation, the other has the exceptions that it
+# watches. Leaks are not looked for: an interpreter leaves much to its end.
+CXX_LIBRARY = $$($${CXX:-c++} -print-file-name=$(1))
+sanitize: $(VENV)/.checks $(VENV)/.compilers ## tests of the C++, each address and operation checked
+	@$(CMAKE) -B $(SANITIZE_BUILD) -DFIRSTHAND_SANITIZE=ON >&2
+	@$(VENV)/bin/cmake --build $(SANITIZE_BUILD) >&2
+	FIRSTHAND_TEST_NATIVE="$$(ls -t $(SANITIZE_BUILD)/_native*.so | head -n 1)" \
+	  LD_PRELOAD="$(call CXX_LIBRARY,libasan.so) $(call CXX_LIBRARY,libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 \
+	  $(PY) -m pytest tests/compute/native tests/engine/test_sampler.py -m "not slow" $(PYTEST_ARGS)
 
 check: $(VENV)/.checks ## format, lint, types, and the tests that need nothing but Python
 	$(PY) -m ruff format --check $(LINT)
@@ -68,9 +83,7 @@ install: $(VENV)/.installed
 # file goes to where Python loads it from, and only without any into src/: there is never a second.
 # It is put there by a rename: a process that has the old file mapped keeps it.
 native: $(VENV)/.compilers ## while working on the C++: compile what changed, put it in place
-	@$(VENV)/bin/cmake -S . -B $(NATIVE_BUILD) -G Ninja --log-level=WARNING \
-	  -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
-	  -DPython_EXECUTABLE=$(abspath $(PY)) -Dnanobind_DIR="$$($(PY) -m nanobind --cmake_dir)" >&2
+	@$(CMAKE) -B $(NATIVE_BUILD) >&2
 	@$(VENV)/bin/cmake --build $(NATIVE_BUILD) >&2
 	@built=$$(ls -t $(NATIVE_BUILD)/_native*.so | head -n 1) && \
 	  place=$$(PYTHONPATH=src $(PY) -c '$(NATIVE_PLACE)' "$${built##*/}") && \

@@ -4,12 +4,15 @@ Owns: where tests find a model. May not know: how a test uses it. Read next: any
 
 A model is found through an environment variable (a path), else in the cache that
 `firsthand pull NAME` fills. With FIRSTHAND_REQUIRE_MODELS=1 (as `make test` sets it) a missing
-model is a failure, so that a green run means that nothing was left out.
+model is a failure, so that a green run means that nothing was left out. FIRSTHAND_TEST_NATIVE names
+the kernels to test, if not those that are installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,18 @@ import pytest
 def pytest_configure() -> None:
     """Tests leave no packed models behind; those of packing itself say where theirs go."""
     os.environ["FIRSTHAND_PACK_CACHE"] = "0"
+    if built := os.environ.get("FIRSTHAND_TEST_NATIVE"):
+        _load_kernels(built)
+
+
+def _load_kernels(path: str) -> None:
+    """Those of this file, and not the installed ones: `make sanitize`."""
+    name = "firsthand.compute.native._native"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 
 @pytest.fixture(scope="session")

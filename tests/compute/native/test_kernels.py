@@ -1,0 +1,292 @@
+"""Each kernel against its formula in float64, element by element, on every instruction set here.
+
+Owns: the formulas and their error bounds. `U` is half a unit in the last place of 1: one rounding.
+A bound counts the roundings on the longest way to an element, times the sum of magnitudes that
+they act on; whatever is larger is a wrong kernel and not rounding.
+May not know: models. Read next: `test_executor.py`, the whole model; `digest.cpp`, equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from firsthand.compute.executor import ModelProgram
+from firsthand.compute.fusion import RULES
+from firsthand.compute.native.executor import NativeExecutor
+from firsthand.compute.ops import Ops
+from firsthand.kvcache.store import KVStore
+from firsthand.quant.formats import (
+    ChannelFormat,
+    ChannelWeight,
+    FloatFormat,
+    FloatWeight,
+    GroupedWeight,
+    Weight,
+    decode,
+)
+from tests.compute.native.micro import (
+    FORMATS,
+    MicroModel,
+    Source,
+    batch,
+    instruction_sets,
+    random_weight,
+    spec,
+)
+
+pytestmark = pytest.mark.native
+
+U = 2.0**-24
+SHAPES = [(1, 1), (5, 15), (16, 16), (17, 31), (33, 100), (47, 600)]  # (n, k)
+MAX_ROWS = 17
+ALL_RULES = tuple(rule.name for rule in RULES)
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
+Forward = Callable[[Ops[Any], Any], Any]
+
+
+def floats(values: NDArray[Any]) -> FloatWeight:
+    return FloatWeight(FloatFormat("float32"), np.ascontiguousarray(values, np.float32))
+
+
+class Bench:
+    """An executor whose model is `forward(ops, x)`: its input rows are those of an embedding table,
+    its result goes through a head that is the identity. Neither rounds anything."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        x: Floats,
+        width: int,
+        weights: dict[str, Weight] | None = None,
+        vectors: dict[str, Floats] | None = None,
+        *,
+        head_size: int = 2,
+        num_kv_heads: int = 1,
+        factor: float = 1.0,
+        **options: Any,
+    ) -> None:
+        rows, k = x.shape
+        vocab = max(rows, width)
+        table = np.zeros((vocab, k), np.float32)
+        table[:rows] = x
+        loaded = dict(weights or {}) | {
+            "table": floats(table),
+            "identity": floats(np.eye(vocab, width)),
+            "nothing": floats(np.zeros((head_size, k))),
+        }
+        model = spec(num_layers=1, num_kv_heads=num_kv_heads, head_size=head_size)
+
+        def program(ops: Ops[Any]) -> Any:
+            value = ops.embed("table")
+            if num_kv_heads == 1:  # a plan without a store cannot be bound to one
+                nothing = ops.linear(value, "nothing")
+                ops.store(0, nothing, nothing)
+            return ops.head(forward(ops, value), "identity")
+
+        self._executor = NativeExecutor(**options)
+        for name, weight in loaded.items():
+            self._executor.load_weight(Source(name, weight))
+        for name, values in (vectors or {}).items():
+            self._executor.load_vector(name, values)
+        self._executor.prepare(
+            ModelProgram(
+                forward=program,
+                vocab_size=vocab,
+                width=k,
+                num_layers=1,
+                num_heads=model.num_heads,
+                num_kv_heads=num_kv_heads,
+                head_size=head_size,
+                inverse_frequencies=tuple(model.rope.inverse_frequencies),
+                attention_factor=factor,
+                context_length=model.context_length,
+            ),
+            max(rows, 1),
+            max(rows, 1),
+        )
+        self._model = MicroModel(model, {}, {})
+        self._width, self._rows = width, rows
+
+    def store(self) -> KVStore:
+        return self._model.store("float32")
+
+    def run(self, start: int = 0, stop: int | None = None, store: KVStore | None = None) -> Floats:
+        """Rows start … stop − 1 of the result; row r is at position r."""
+        place: Any = self.store() if store is None else store
+        ids = np.arange(start, self._rows if stop is None else stop)
+        return self._executor.run(batch(place, (1, start, ids)), place)[:, : self._width].copy()
+
+
+def normal(seed: int, *shape: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def magnitudes(weight: Weight) -> Doubles:
+    """|w|, or the sum of magnitudes that it is made of: |scale · (code − zero)| + |minimum|."""
+    whole = np.abs(decode(weight)).astype(np.float64)
+    if not isinstance(weight, GroupedWeight) or weight.minima is None:
+        return whole
+    minima = np.abs(np.repeat(weight.minima.astype(np.float64), weight.format.group, axis=1))
+    return np.asarray(whole + 2 * minima[:, : whole.shape[1]], np.float64)
+
+
+def product(x: Doubles, weight: Weight) -> tuple[Doubles, Doubles]:
+    """x · weightᵀ and how far a kernel may be from it. Floats: 32 roundings in a run, one per run.
+    Integers: half a step of the rounded row, and four roundings per group beside the scales'."""
+    k = x.shape[1]
+    sums = np.abs(x) @ magnitudes(weight).T
+    if isinstance(weight, FloatWeight):
+        error = (32 + -(-k // 32) + 1) * U * sums
+    else:
+        group = 512 if isinstance(weight, ChannelWeight) else weight.format.group
+        step = np.abs(x).max(axis=1, keepdims=True) / 32767
+        error = 0.5001 * step * magnitudes(weight).sum(axis=1)
+        error += (4 * -(-k // group) + 8) * U * (sums + step * magnitudes(weight).sum(axis=1))
+    return x @ decode(weight).astype(np.float64).T, error
+
+
+def silu(x: Doubles) -> Doubles:
+    return np.asarray(x / (1 + np.exp(-x)), np.float64)
+
+
+def gelu_tanh(x: Doubles) -> Doubles:
+    return np.asarray(x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), np.float64)
+
+
+ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
+
+
+def check(got: Floats, want: Doubles, bound: Doubles) -> None:
+    assert got.shape == want.shape
+    excess = np.abs(got - want) - bound
+    assert (excess <= 0).all(), f"{excess.max()} beyond a bound of {bound.flat[excess.argmax()]}"
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("name", FORMATS)
+def test_linear(name: str, isa: str) -> None:
+    """Bias and residual included; from 1 to 17 rows the same bits."""
+    for n, k in SHAPES:
+        weight = random_weight(np.random.default_rng(n), n, k, FORMATS[name])
+        wide = {"w": weight, "r": random_weight(np.random.default_rng(k), n, k, FORMATS["float32"])}
+        x, bias = normal(1, MAX_ROWS, k), normal(2, n)
+        bench = Bench(
+            lambda ops, x: ops.add(ops.linear(x, "r"), ops.linear(x, "w", "b")),
+            x,
+            n,
+            wide,
+            {"b": bias},
+            isa=isa,
+        )
+        got = bench.run()
+        want, error = product(x.astype(np.float64), weight)
+        residual, residual_error = product(x.astype(np.float64), wide["r"])
+        total = np.abs(want) + np.abs(bias) + np.abs(residual)
+        check(got, want + bias + residual, error + residual_error + 3 * U * total)
+        for rows in range(1, MAX_ROWS):
+            assert bench.run(0, rows).tobytes() == got[:rows].tobytes(), (n, k, rows)
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_gate_up(name: str, kind: str, isa: str) -> None:
+    """act(x · gateᵀ) · (x · upᵀ): both activations have a slope below 1.13."""
+    for n, k in SHAPES:
+        rng = np.random.default_rng(n)
+        weights = {one: random_weight(rng, n, k, FORMATS[name]) for one in ("gate", "up")}
+        x = 2 * normal(3, MAX_ROWS, k)
+
+        def forward(ops: Ops[Any], value: Any) -> Any:
+            return ops.activation(ops.linear(value, "gate"), ops.linear(value, "up"), kind)
+
+        gate, gate_error = product(x.astype(np.float64), weights["gate"])
+        up, up_error = product(x.astype(np.float64), weights["up"])
+        active = ACTIVATIONS[kind](gate)
+        error = 1.13 * gate_error * (np.abs(up) + up_error) + np.abs(active) * up_error
+        error += 8 * U * np.abs(gate * up)
+        results = [
+            Bench(forward, x, n, weights, isa=isa, disabled_rules=rules).run()
+            for rules in ((), ALL_RULES)
+        ]
+        check(results[0], active * up, error)
+        assert results[0].tobytes() == results[1].tobytes()
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("k", [1, 2, 15, 16, 17, 100, 577])
+def test_norm(k: int, isa: str) -> None:
+    """k / 16 roundings of the sum in 16 lanes, four where they join; the root halves them."""
+    x, gain = 5 * normal(4, MAX_ROWS, k), normal(5, k)
+    wide = x.astype(np.float64)
+    want = wide / np.sqrt((wide * wide).mean(axis=1, keepdims=True) + 1e-5) * gain
+    for rules in ((), ALL_RULES):
+        bench = Bench(
+            lambda ops, x: ops.norm(x, "gain", 1e-5),
+            x,
+            k,
+            vectors={"gain": gain},
+            isa=isa,
+            disabled_rules=rules,
+        )
+        check(bench.run(), want, (k / 32 + 10) * U * np.abs(want))
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("k", [1, 15, 16, 33, 600])
+def test_rounding_of_activations(k: int, isa: str) -> None:
+    """Seen through a weight of ones on the diagonal: q · scale, bit by bit."""
+    x = normal(6, MAX_ROWS, k) * (10.0 ** np.arange(-8, 9, dtype=np.float32))[:, None]
+    x[3] = 0
+    x[4, 0] = -(peak := np.abs(x[4]).max() * 2)
+    ones = ChannelWeight(ChannelFormat(), np.eye(k, dtype=np.int8), np.ones(k, np.float32))
+    got = Bench(lambda ops, x: ops.linear(x, "w"), x, k, {"w": ones}, isa=isa).run()
+    peaks = np.abs(x).max(axis=1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        codes = np.nan_to_num(np.rint(x * (np.float32(32767) / peaks)))
+    assert np.array_equal(got, codes * (peaks / np.float32(32767)))
+    assert codes[4, 0] == -32767
+    assert got[4, 0] == pytest.approx(-peak, rel=4 * U)
+    check(got, x.astype(np.float64), 0.5001 * peaks.astype(np.float64) / 32767)
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("head_size", [2, 6, 24, 64, 130])
+def test_rope(head_size: int, isa: str) -> None:
+    heads, factor = 3, 1.25
+    x = normal(7, 70, heads * head_size)
+    bench = Bench(
+        lambda ops, x: ops.rope(x, heads),
+        x,
+        heads * head_size,
+        head_size=head_size,
+        factor=factor,
+        isa=isa,
+    )
+    angles = np.outer(np.arange(70), spec(head_size=head_size).rope.inverse_frequencies)[:, None]
+    a, b = np.split(x.astype(np.float64).reshape(70, heads, head_size), 2, axis=-1)
+    cos, sin = factor * np.cos(angles), factor * np.sin(angles)
+    want = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
+    size = np.tile(np.abs(a) + np.abs(b), 2).reshape(x.shape)
+    check(bench.run(), want, 4 * U * factor * size)
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activation_and_sum_of_large_and_small(kind: str, isa: str) -> None:
+    """From where e⁻ˣ overflows to where it vanishes."""
+    x = np.concatenate([np.linspace(-300, 300, 601), np.linspace(-9, 9, 500), [0.0, -0.0, 1e-30]])
+    x = np.ascontiguousarray(x.astype(np.float32)[None, :])
+    bench = Bench(
+        lambda ops, x: ops.add(ops.activation(x, x, kind), x), x, x.size, isa=isa, threads=2
+    )
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        want = ACTIVATIONS[kind](wide) * wide
+    check(bench.run(), want + wide, U * (8 * wide * wide + 2 * np.abs(want + wide)) + 1e-34)
