@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "torch", "tokenizers", "jinja2", "transformers", "huggingface_hub")
+HEAVY = ("numpy", "torch", "tokenizers", "jinja2", "transformers", "huggingface_hub", "matplotlib")
 
 
 def loaded_by(code: str) -> set[str]:

@@ -128,6 +128,8 @@ def test_profile(model: str, step: str, tmp_path: Path) -> None:
         (("bench", "latency", "M", "--prompt-tokens", "9999"), "prompt_tokens"),
         (("bench", "startup", "M", "--repeats", "0"), "repeats"),
         (("bench", "ablate", "M", "--output-tokens", "1"), "output_tokens"),
+        (("bench", "ablate", "M", "--only", "colour"), "only"),
+        (("bench", "ablate", "M", "--plot-out", "x.gif"), "plot_out"),
         (("profile", "M", "--step", "other"), "step"),
         (("profile", "M", "--prompt-tokens", "0"), "prompt_tokens"),
         (("profile", "M", "--prompt-tokens", "9999"), "prompt"),

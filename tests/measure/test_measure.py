@@ -233,7 +233,7 @@ def test_variations_change_one_thing_at_a_time() -> None:
     rules = [one.value for one in found if one.variable == "rule"]
     assert rules == [*(f"no {rule.name}" for rule in RULES), "none"]
     assert [one.value for one in found if one.variable == "threads"] == ["1", "2"]
-    assert {one.variable for one in found} == {"base", "rule", "threads", "format", "kv", "step"}
+    assert {one.variable for one in found} == set(ablation.VARIABLES)
 
 
 def test_variations_leave_out_what_the_executor_has_not() -> None:
@@ -274,3 +274,11 @@ def test_a_ratio_is_the_median_over_pairs(model: str, monkeypatch: pytest.Monkey
 def test_ablation_refuses_by_name(model: str) -> None:
     with pytest.raises(InvalidRequest, match="output_tokens"):
         next(ablate(model, LoadOptions(), 8, 1, 1))
+    with pytest.raises(InvalidRequest, match=r"only.*colour"):
+        next(ablate(model, LoadOptions(), 8, 2, 1, only=["colour"]))
+
+
+def test_only_some_variables_and_the_base(model: str) -> None:
+    base = LoadOptions(threads=1, max_sequences=1)
+    found = [one.variable for one in ablate(model, base, 8, 2, 1, only=["kv"])]
+    assert set(found) == {"kv", "base"}

@@ -94,14 +94,24 @@ def ablate(
     prompt_tokens: PromptTokens = 512,
     output_tokens: OutputTokens = 64,
     repeats: Repeats = 3,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VARIABLE", help="Change only this; may be repeated. Default: all."),
+    ] = None,
+    plot_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw it too, as .svg, .png or .pdf; default: none."),
+    ] = None,
     loading: options.Loading = options.LOADING,
     as_json: options.AsJson = False,
 ) -> None:
     """Change one thing at a time, and show what each is worth."""
     with reported(as_json):
         from firsthand.generation.loading import LoadOptions
-        from firsthand.measure import ablation
+        from firsthand.measure import ablation, ablation_plot
 
+        if plot_out is not None:
+            ablation_plot.check_plot(plot_out)
         outcomes = []
         for outcome in ablation.ablate(
             model,
@@ -110,8 +120,15 @@ def ablate(
             output_tokens,
             repeats,
             lambda variation: say(f"measuring {variation.variable} {variation.value}".rstrip()),
+            only or (),
         ):
             outcomes.append(outcome)
+        if plot_out is not None:
+            title = (
+                f"{Path(model).name}: {prompt_tokens} tokens of prompt, {output_tokens} new ones"
+            )
+            ablation_plot.write_plot(outcomes, title, plot_out)
+            say(f"wrote {plot_out}")
         if as_json:
             print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
             return

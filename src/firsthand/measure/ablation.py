@@ -12,10 +12,11 @@ from 1 than its own says nothing.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
+from firsthand.checks import check_choice
 from firsthand.compute.fusion import RULES
 from firsthand.generation.llm import LLM
 from firsthand.generation.loading import LoadKeywords, LoadOptions
@@ -33,6 +34,7 @@ from firsthand.measure.latency import (
 STEP_TOKENS = (64, 128, 256, 512)
 FORMATS = ("auto", "none", "int8", "int4")
 KV_TYPES = ("float16", "float32", "int8")
+VARIABLES = ("rule", "threads", "format", "kv", "step", "base")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +95,22 @@ def ablate(
     output_tokens: int = 64,
     repeats: int = 3,
     begin: Callable[[Variation], None] = lambda variation: None,
+    only: Collection[str] = (),
 ) -> Iterator[Outcome]:
-    """Load and measure each variation in turn beside the base; `begin` hears of it first.
+    """Load and measure each variation in turn beside the base; `begin` hears of it first. `only`
+    names the variables to change, if not all; the base once more always comes last.
 
     Raises what a load raises, InvalidRequest and ContextLengthExceeded.
     """
     check_sizes(None, prompt_tokens, output_tokens, repeats)
+    for name in only:
+        check_choice("only", name, VARIABLES)
     with LLM(model, **_keywords(base)) as base_llm:
         check_sizes(base_llm.loaded.spec.context_length, prompt_tokens, output_tokens, repeats)
         prompt = prompt_of(prompt_tokens, base_llm.loaded.limits.vocab_size)
         for variation in variations(base, threads_of(base_llm.loaded)):
+            if only and variation.variable not in (*only, "base"):
+                continue
             begin(variation)
             with LLM(model, **_keywords(variation.options)) as llm:
                 runs = [
