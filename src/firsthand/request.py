@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from firsthand.checks import check_integer, check_number
 from firsthand.errors import InvalidRequest
@@ -172,9 +173,9 @@ class Request:
         check_integer("n", self.n, 1, MAX_CHOICES)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """One new token of a sequence, or its end, or both; `index` is which of the request's n.
+    A named tuple, for hundreds are made in a step.
 
     `token_id` is None only when the sequence ends without a new token (cancelled, error).
     `logprob` and `top_logprobs` are of the model's own distribution: before penalties, bias and
@@ -187,7 +188,7 @@ class TokenEvent:
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
     finish: Finish | None = None
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # in place of tuple.index, which nobody asks
 
 
 @dataclass(frozen=True, slots=True)

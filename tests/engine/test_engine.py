@@ -112,11 +112,10 @@ def test_those_who_wait_are_not_in_the_failed_step() -> None:
 def test_abort_and_check() -> None:
     machine = engine(FakeRunner(), [])
     machine.add(request("a"))
-    event = machine.abort("a")
-    assert event is not None
+    (event,) = machine.abort("a")
     assert event.finish is not None
     assert event.finish.reason is FinishReason.CANCELLED
-    assert machine.abort("a") is None
+    assert machine.abort("a") == []
     assert not machine.has_work
     with pytest.raises(InvalidRequest):
         machine.check(request("b", prompt=50))

@@ -106,7 +106,7 @@ def test_sample_4_repetition_penalty_covers_the_prompt_once() -> None:
     draw = Draw(sampling, 0, 4, history=(0, 1, 2, 2), num_prompt_tokens=2)
     right = [0.5, -1.0, 0.125, 0.0]
     assert list(sampler_reference.adjusted(logits.astype(np.float64), draw)) == right
-    penalised = _native.row_masses(logits, settings(sampling), (), draw.history, 2)
+    penalised = _native.row_masses(logits, settings(sampling), (), tuple(draw.history), 2)
     assert penalised == masses(row(*right), SamplingParams())
 
 
@@ -170,7 +170,7 @@ def test_sample_7_neighbours_change_nothing() -> None:
 
 def test_sabotage_a_stream_keyed_by_the_row_is_caught() -> None:
     def sabotaged(logits: Row, draws: Sequence[Draw]) -> list[SampleOutcome]:
-        return sample(logits, [replace(draw, seed=i) for i, draw in enumerate(draws)])
+        return sample(logits, [draw._replace(seed=i) for i, draw in enumerate(draws)])
 
     with pytest.raises(AssertionError):
         check_batch_independence(sabotaged)
@@ -271,7 +271,7 @@ def test_s_42_ids_outside_the_row_are_an_error(history: tuple[int, ...]) -> None
     first, second = sample(np.stack([good, good]), [bad, Draw(GREEDY, 1, 1)])
     assert "history holds token" in (first.error or "") and first.token_id == -1
     assert second.token_id == 1
-    unlooked = replace(bad, sampling=GREEDY)
+    unlooked = bad._replace(sampling=GREEDY)
     assert sample(good[None], [unlooked])[0].token_id == 1
 
 

@@ -116,7 +116,7 @@ def test_the_history_is_given_only_where_a_penalty_looks_at_it() -> None:
     draws = [piece.draw for piece in machine.plan().slices]
     assert [(draw.history, draw.num_prompt_tokens) for draw in draws if draw] == [
         ((), 0),
-        ((0, 1, 60), 2),
+        ([0, 1, 60], 2),
     ]
 
 
@@ -167,9 +167,9 @@ def test_abort_waiting_running_gone() -> None:
         machine.add(request(name), 0.0)
     step(machine)
     cancelled = Finish(FinishReason.CANCELLED)
-    assert machine.abort("b", 1.0) == TokenEvent("b", None, 1.0, finish=cancelled)
-    assert machine.abort("a", 1.0) == TokenEvent("a", None, 1.0, finish=cancelled)
-    assert machine.abort("a", 1.0) is None
+    assert machine.abort("b", 1.0) == [TokenEvent("b", None, 1.0, finish=cancelled)]
+    assert machine.abort("a", 1.0) == [TokenEvent("a", None, 1.0, finish=cancelled)]
+    assert machine.abort("a", 1.0) == []
     assert machine.num_used_blocks == 0
     assert machine.request_ids(machine.plan()) == ("c",)
 

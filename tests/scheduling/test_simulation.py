@@ -135,9 +135,8 @@ def test_random_workload(seed: int) -> None:
             new = random_request(f"r{len(ledger.requests)}", rng, context)
             machine.add(ledger.open(new), now)
         if ledger.requests and rng.random() < 0.02:
-            cancelled = machine.abort(rng.choice(list(ledger.requests)), now)
-            if cancelled is not None:
-                ledger.record(cancelled)
+            for event in machine.abort(rng.choice(list(ledger.requests)), now):
+                ledger.record(event)
         plan = machine.plan()
         assert plan.num_tokens <= limits.max_step_tokens
         assert len(plan.slices) <= sequences

@@ -58,8 +58,8 @@ class Engine:
     def add(self, request: Request) -> None:
         self._scheduler.add(request, self._clock())
 
-    def abort(self, request_id: str) -> TokenEvent | None:
-        """End a request; its blocks are free at once. None when it has already ended."""
+    def abort(self, request_id: str) -> list[TokenEvent]:
+        """End a request: one event per sequence that had not ended; its blocks are free at once."""
         return self._scheduler.abort(request_id, self._clock())
 
     def step(self) -> list[TokenEvent]:

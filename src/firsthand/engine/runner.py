@@ -8,7 +8,6 @@ Read next: `compute/batch.py` (the batch), `sampler.py` (logits become tokens).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -97,7 +96,7 @@ def trace_plans(
         SequenceSlice(-1, token_ids[start:stop], start, block_ids, None)
         for start, stop in pairwise(bounds)
     ]
-    slices[-1] = replace(slices[-1], draw=draw)
+    slices[-1] = slices[-1]._replace(draw=draw)
     return [StepPlan((piece,)) for piece in slices]
 
 

@@ -80,7 +80,7 @@ def _sample_row(row: NDArray[np.float32], draw: Draw) -> SampleOutcome:
             row,
             settings(sampling),
             sampling.logit_bias,
-            draw.history if looks_back else (),
+            tuple(draw.history) if looks_back else (),
             draw.num_prompt_tokens if looks_back else 0,
             draw.seed,
             draw.position,

@@ -214,8 +214,7 @@ class Worker:
             case _Submit(request, stream):
                 self._add(request, stream)
             case _Abort(request_id):
-                event = self._engine.abort(request_id)
-                self._deliver([] if event is None else [event])
+                self._deliver(self._engine.abort(request_id))
             case _Call(action, reply):
                 try:
                     reply.put((action(), None))

@@ -78,14 +78,14 @@ class Scheduler:
         self._sequence_ids[request.request_id] = sequence.sequence_id
         self._waiting[sequence.sequence_id] = sequence
 
-    def abort(self, request_id: str, now_s: float) -> TokenEvent | None:
-        """End a request, waiting or running; None when it is not here (any more)."""
+    def abort(self, request_id: str, now_s: float) -> list[TokenEvent]:
+        """End a request, waiting or running; no event when it is not here (any more)."""
         sequence_id = self._sequence_ids.get(request_id)
         if sequence_id is None:
-            return None
+            return []
         sequence = self._waiting.get(sequence_id) or self._running[sequence_id]
         self._remove(sequence)
-        return TokenEvent(request_id, None, now_s, finish=Finish(FinishReason.CANCELLED))
+        return [TokenEvent(request_id, None, now_s, finish=Finish(FinishReason.CANCELLED))]
 
     def plan(self) -> StepPlan:
         """The next step. Changes who is running, but not what is computed: that is `commit`."""

@@ -49,7 +49,7 @@ class Sequence:
 
     def _draw(self) -> Draw:
         sampling = self.request.sampling
-        history = tuple(self.known) if sampling.needs_history else ()
+        history = self.known if sampling.needs_history else ()
         return Draw(
             sampling=sampling,
             seed=self.request.seed,
