@@ -6,67 +6,63 @@ A failing seed is a complete description of the failure.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
 from firsthand.kvcache.blocks import BlockPool
-from firsthand.request import (
-    FinishReason,
-    RepetitionGuard,
-    Request,
-    SamplingParams,
-    StopRules,
-    TokenEvent,
-)
+from firsthand.kvcache.prefix import PrefixCache
+from firsthand.request import Priority, RepetitionGuard, Request, SamplingParams, StopRules
 from firsthand.scheduling.admission import Limits
-from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
+from firsthand.scheduling.plan import StepPlan, StepResult
+from firsthand.scheduling.policy import Policy
 from firsthand.scheduling.scheduler import Scheduler
-from firsthand.scheduling.stopping import finish_after
+from firsthand.scheduling.waiting import StaticQueue
+from tests.scheduling.fakes import VOCAB, FakeModel, Ledger
 
-VOCAB = 40
-FAULT = "a fault on purpose"
-
-
-def fake_token(seed: int, position: int) -> int:
-    """What the fake model says: a function of the request alone, as the contract demands."""
-    return random.Random(seed * 100_003 + position).randrange(VOCAB)
+KINDS = ("shared", "private", "static", "regions")
 
 
-class FakeRunner:
-    """Keeps what was written into each slot, and checks it as a kernel would read it."""
+class OneRegionEach:
+    """The simplest memory that does not grow: counts room, moves nothing."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
         self.block_size = block_size
-        self.slots: dict[int, tuple[int, int, int]] = {}
+        self.regions: dict[int, int] = {}
+        self.next_id = 0
 
-    def run(self, plan: StepPlan, rng: random.Random) -> StepResult:
-        blocks = [block for piece in plan.slices for block in piece.block_ids]
-        assert len(blocks) == len(set(blocks)), "two sequences share a block"
-        drawn = []
-        for piece in plan.slices:
-            self.write_and_read(piece)
-            if piece.draw is not None:
-                token = fake_token(piece.draw.seed, piece.draw.position)
-                error = FAULT if rng.random() < 0.003 else None
-                drawn.append(Drawn(piece.sequence_id, token, error=error))
-        return StepResult(tuple(drawn), 0.0, 0.0)
+    @property
+    def grows(self) -> bool:
+        return False
 
-    def write_and_read(self, piece: SequenceSlice) -> None:
-        assert piece.token_ids, "a slice without tokens"
-        end = piece.start + len(piece.token_ids)
-        for position, token in enumerate(piece.token_ids, piece.start):
-            self.slots[self.slot(piece, position)] = (piece.sequence_id, position, token)
-        for position in range(end):
-            owner, at, _ = self.slots[self.slot(piece, position)]
-            assert (owner, at) == (piece.sequence_id, position)
+    @property
+    def num_used(self) -> int:
+        return sum(self.regions.values())
 
-    def slot(self, piece: SequenceSlice, position: int) -> int:
-        block, offset = divmod(position, self.block_size)
-        return piece.block_ids[block] * self.block_size + offset
+    @property
+    def num_free(self) -> int:
+        return self.num_blocks - self.num_used
+
+    def allocate(self, count: int) -> tuple[int, ...] | None:
+        if count > self.num_free:
+            return None
+        self.next_id += 1
+        self.regions[self.next_id] = count
+        return (self.next_id,)
+
+    def free(self, block_ids: Iterable[int]) -> None:
+        for block_id in block_ids:
+            del self.regions[block_id]
 
 
-def random_request(name: str, rng: random.Random, context: int) -> Request:
-    prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, context - 1)))
+def random_request(name: str, rng: random.Random, context: int, now: float) -> Request:
+    if rng.random() < 0.5:  # one of a few beginnings, so that prefixes are found
+        start = random.Random(rng.randrange(3))
+        prompt = [start.randrange(VOCAB) for _ in range(rng.randint(1, context - 1))]
+        prompt[-1] = rng.randrange(VOCAB)
+    else:
+        prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, context - 1))]
     new = rng.randint(1, context)
     stop = StopRules(
         max_tokens=new,
@@ -76,75 +72,98 @@ def random_request(name: str, rng: random.Random, context: int) -> Request:
         ignore_end=rng.random() < 0.2,
         repetition=RepetitionGuard(2, 2) if rng.random() < 0.2 else None,
     )
-    return Request(name, prompt, SamplingParams(), stop, seed=rng.getrandbits(32))
+    return Request(
+        name,
+        tuple(prompt),
+        SamplingParams(),
+        stop,
+        seed=rng.getrandbits(64),
+        n=rng.choice([1, 1, 1, 2, 5]),
+        priority=rng.choice(list(Priority)),
+        tenant=rng.choice(["", "a", "b"]),
+        cache_salt=rng.choice(["", "salt"]),
+        deadline_s=now + rng.randint(0, 200) if rng.random() < 0.1 else None,
+    )
 
 
-def expected(request: Request, context: int) -> tuple[list[int], FinishReason]:
-    """The stream of a request run alone, straight from the fake and the stop rules."""
-    known = list(request.prompt_token_ids)
-    while True:
-        known.append(fake_token(request.seed, len(known)))
-        finish = finish_after(request.stop, known, len(request.prompt_token_ids), context)
-        if finish is not None:
-            return known[len(request.prompt_token_ids) :], finish.reason
+class World:
+    """A scheduler over a random pool, a fake model, a ledger; the time is the step's number."""
+
+    def __init__(self, seed: int, kind: str) -> None:
+        self.rng = rng = random.Random(seed)
+        self.context = rng.randint(4, 48)
+        sequences = rng.randint(1, 6)
+        self.block_size = rng.choice([1, 2, 4, 16])
+        num_blocks = -(-self.context // self.block_size) * rng.randint(1, sequences)
+        self.pool = BlockPool(num_blocks, self.block_size)
+        self.limits = Limits(VOCAB, self.context, sequences, rng.randint(sequences, sequences + 20))
+        if kind == "regions":
+            self.machine = Scheduler(self.limits, OneRegionEach(num_blocks, self.block_size))
+            self.block_size *= num_blocks  # each region is a row of its own
+        else:
+            policy = Policy(
+                ageing_s=rng.choice([5.0, 50.0, 1000.0]),
+                growth_tokens=rng.choice([0, 4, 64]),
+                max_passed=rng.choice([0, 2, 16]),
+            )
+            self.machine = Scheduler(
+                self.limits,
+                self.pool,
+                prefix=PrefixCache(self.pool) if kind == "shared" else None,
+                policy=policy,
+                queue=StaticQueue(sequences) if kind == "static" else None,
+            )
+        self.model = FakeModel(self.block_size, lambda _: rng.random() < 0.003)
+        self.ledger = Ledger()
+        self.num_preempted = 0
+        self.num_hits = 0
+
+    def arrive(self, now: float) -> None:
+        name = f"r{len(self.ledger.requests)}"
+        request = random_request(name, self.rng, self.context, now)
+        self.machine.add(self.ledger.open(request), now)
+
+    def abort(self, now: float) -> None:
+        for event in self.machine.abort(self.rng.choice(list(self.ledger.requests)), now):
+            self.ledger.record(event)
+
+    def step(self, now: float) -> StepPlan:
+        machine = self.machine
+        had_work = machine.num_waiting + machine.num_running > 0
+        plan = machine.plan(now)
+        machine.check_invariants()
+        assert plan.num_tokens <= self.limits.max_step_tokens
+        assert len(plan.slices) == machine.num_running <= self.limits.max_sequences
+        events = machine.commit(plan, self.run(plan), now)
+        assert plan.slices or events or not had_work, "it stands still"
+        for event in events:
+            self.ledger.record(event)
+        machine.check_invariants()
+        self.num_preempted += machine.last_plan.num_preempted
+        self.num_hits += machine.last_plan.num_prefix_hit_tokens
+        return plan
+
+    def run(self, plan: StepPlan) -> StepResult:
+        result = self.model.run(plan)
+        if self.rng.random() < 0.002:  # the step fails as a whole
+            return StepResult((), 0.0, 0.0)
+        return result
 
 
-class Ledger:
-    """What each request was given so far, and why it ended."""
-
-    def __init__(self) -> None:
-        self.requests: dict[str, Request] = {}
-        self.tokens: dict[str, list[int]] = {}
-        self.reasons: dict[str, FinishReason] = {}
-
-    def open(self, request: Request) -> Request:
-        self.requests[request.request_id] = request
-        self.tokens[request.request_id] = []
-        return request
-
-    def record(self, event: TokenEvent) -> None:
-        assert event.request_id not in self.reasons, "an event after the end"
-        if event.token_id is not None:
-            self.tokens[event.request_id].append(event.token_id)
-        if event.finish is not None:
-            self.reasons[event.request_id] = event.finish.reason
-
-    def check(self, context: int) -> None:
-        assert self.reasons.keys() == self.requests.keys()
-        for name, request in self.requests.items():
-            whole, reason = expected(request, context)
-            if self.reasons[name] in (FinishReason.CANCELLED, FinishReason.ERROR):
-                assert self.tokens[name] == whole[: len(self.tokens[name])]
-            else:
-                assert (self.tokens[name], self.reasons[name]) == (whole, reason)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_workload(seed: int) -> None:
-    rng = random.Random(seed)
-    context = rng.randint(4, 48)
-    block_size = rng.choice([1, 4, 16, context])
-    sequences = rng.randint(1, 5)
-    pool = BlockPool(-(-context // block_size) * rng.randint(1, sequences), block_size)
-    limits = Limits(VOCAB, context, sequences, rng.randint(sequences, sequences + 20))
-    machine = Scheduler(limits, pool)
-    runner = FakeRunner(block_size)
-    ledger = Ledger()
-    for now in range(1500):
-        if now < 1200 and rng.random() < 0.3 and machine.num_waiting < 8:
-            new = random_request(f"r{len(ledger.requests)}", rng, context)
-            machine.add(ledger.open(new), now)
-        if ledger.requests and rng.random() < 0.02:
-            for event in machine.abort(rng.choice(list(ledger.requests)), now):
-                ledger.record(event)
-        plan = machine.plan()
-        assert plan.num_tokens <= limits.max_step_tokens
-        assert len(plan.slices) <= sequences
-        assert plan.slices or not machine.num_waiting + machine.num_running, "it stands still"
-        for event in machine.commit(plan, runner.run(plan, rng), now):
-            ledger.record(event)
-        assert pool.num_free + pool.num_used == pool.num_blocks
-        assert machine.num_running or not pool.num_used
-    assert machine.num_waiting + machine.num_running == 0
-    assert len(ledger.requests) > 30
-    ledger.check(context)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_random_workload(seed: int, kind: str) -> None:
+    world = World(seed, kind)
+    machine = world.machine
+    now = 0.0
+    while now < 600 or machine.num_waiting + machine.num_running:
+        if now < 600 and world.rng.random() < 0.3 and machine.num_waiting < 8:
+            world.arrive(now)
+        if world.ledger.requests and world.rng.random() < 0.02:
+            world.abort(now)
+        world.step(now)
+        now += 1
+        assert now < 20_000, "it does not end (I10)"
+    assert machine.num_used_blocks == 0
+    assert len(world.ledger.requests) > 10
+    world.ledger.check(world.context)

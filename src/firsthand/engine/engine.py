@@ -65,7 +65,7 @@ class Engine:
     def step(self) -> list[TokenEvent]:
         """One step of all sequences; the tokens and ends that it brought."""
         started_s = self._clock()
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan(started_s)
         request_ids = self._scheduler.request_ids(plan)
         planned_s = self._clock()
         ran = self._run(plan)
@@ -96,7 +96,7 @@ class Engine:
         return StepFacts(
             started_s=started_s,
             request_ids=request_ids,
-            slice_tokens=tuple(len(piece.token_ids) for piece in plan.slices),
+            slice_tokens=tuple([len(piece.token_ids) for piece in plan.slices]),
             num_drawn=sum(event.token_id is not None for event in events),
             num_finished=sum(event.finish is not None for event in events),
             num_waiting=self._scheduler.num_waiting,
@@ -108,4 +108,9 @@ class Engine:
             sample_ms=ran.result.sample_ms,
             commit_ms=(committed_s - ran_s) * 1e3,
             error=ran.error,
+            waiting_by_class=self._scheduler.waiting_by_class,
+            running_by_class=self._scheduler.running_by_class,
+            num_cached_blocks=self._scheduler.num_cached_blocks,
+            num_evicted_blocks=self._scheduler.num_evicted_blocks,
+            planned=self._scheduler.last_plan,
         )

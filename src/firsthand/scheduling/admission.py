@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from firsthand.checks import check_integer, is_integer, shown
-from firsthand.errors import ContextLengthExceeded, InvalidRequest
+from firsthand.errors import CapacityExceeded, ContextLengthExceeded, InvalidRequest
 from firsthand.request import Request
 
 MAX_STEP_TOKENS = 16384  # more would only cost scratch memory
@@ -48,6 +48,20 @@ def max_stored_tokens(request: Request, limits: Limits) -> int:
     """Tokens that a request can have in the store at most: all but the last one drawn."""
     whole = len(request.prompt_token_ids) + request.stop.max_tokens
     return min(whole, limits.context_length) - 1
+
+
+def check_fits(request: Request, limits: Limits, num_blocks: int, block_size: int) -> None:
+    """Raise CapacityExceeded if one sequence of the request could need more than the whole memory.
+
+    One is enough: the sequences of a request need not run at the same time.
+    """
+    stored = max_stored_tokens(request, limits)
+    needed = -(-stored // block_size)
+    if needed > num_blocks:
+        raise CapacityExceeded(
+            f"the request may need {needed} cache blocks ({stored} tokens), there are {num_blocks} "
+            f"({num_blocks * block_size} tokens)"
+        )
 
 
 def check_request(request: Request, limits: Limits) -> None:

@@ -1,45 +1,74 @@
 """The scheduler: which sequences compute how many tokens in the next step.
 
-Owns: the waiting and the running sequences and their blocks.
-May not know: what a token costs, how it is computed, what time it is. Standard library only.
+Owns: who runs, the token budget, evictions, the end of a sequence.
+May not know: what a token costs, how it is computed, what time it is (that comes as an argument).
 Read next: `engine/engine.py`, which turns plan, run and commit into a step.
 
 One currency: a sequence has known and computed tokens, and a step closes some of the gap under a
-budget. A prompt is a large gap, a generating sequence has a gap of one; nothing tells them apart.
-First come, first served: running sequences in the order of their admission, then waiting ones
-while there is budget, room and a block. Therefore at most the last running sequence has a gap
-left after a step, and those before it get a token in every step: a long prompt slows running
-streams, but never stops them.
+budget. A prompt is a large gap, a generating sequence has a gap of one, an evicted one has its
+whole length; nothing tells them apart.
+
+A plan goes in this order. Whoever is past its deadline ends. Every running sequence has one token
+of the budget for certain, so nothing that runs can be stopped by what comes. Each gets the block
+that its token needs; if none is free the lowest and youngest gives up its own, and in such a step
+nobody is admitted. What is left of the budget goes, by the rules of `policy.py`, to those that run
+with a larger gap and to those that wait.
+
+Everything ends: of the running, the highest and oldest is evicted by nobody, and alone it fits,
+which was checked at the door. An evicted one keeps its drawn tokens, returns before new ones of
+its class, and after a few evictions returns with its whole length and is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from firsthand.checks import shown
-from firsthand.errors import CapacityExceeded, InvalidRequest
-from firsthand.kvcache.blocks import BlockPool
+from firsthand.engine.facts import Admitted, PlanFacts
+from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
-from firsthand.scheduling.admission import Limits, check_request, max_stored_tokens
+from firsthand.scheduling.admission import Limits, check_fits, check_request
+from firsthand.scheduling.memory import Memory
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
+from firsthand.scheduling.policy import CLASSES, Policy, borrowers, new_credits
+from firsthand.scheduling.requests import Requests
+from firsthand.scheduling.running import Running
 from firsthand.scheduling.sequence import Sequence
 from firsthand.scheduling.stopping import finish_after
+from firsthand.scheduling.tables import Tables
+from firsthand.scheduling.turns import EVERYBODY, NOBODY, Door
+from firsthand.scheduling.waiting import FairQueue, Queue
 
 
 class Scheduler:
     """`add` and `abort` between steps; `plan`, then `commit` with what came of the plan.
 
-    A sequence is given the blocks for its whole possible length when it is admitted, so a running
-    one can never lack a block. They are free again in the step in which it ends.
+    Without a `prefix` cache no block is ever shared. `queue` is the fair one unless given.
     """
 
-    def __init__(self, limits: Limits, pool: BlockPool) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        memory: Memory,
+        *,
+        prefix: PrefixCache | None = None,
+        policy: Policy | None = None,
+        queue: Queue | None = None,
+    ) -> None:
         self._limits = limits
-        self._pool = pool
-        self._waiting: dict[int, Sequence] = {}  # both in order of arrival, by sequence id
-        self._running: dict[int, Sequence] = {}
-        self._sequence_ids: dict[str, int] = {}
-        self._next_id = 0
+        self._memory = memory
+        self._prefix = prefix
+        self._policy = policy or Policy()
+        self._queue = queue or FairQueue(self._policy)
+        self._tables = Tables(memory, prefix)
+        whole_length = self._queue.whole_length or not memory.grows
+        self._running = Running(self._tables, self._policy, whole_length=whole_length)
+        self._requests = Requests(limits)
+        self._credits = [0.0] * len(CLASSES)
+        self._borrows = [False] * len(CLASSES)
+        self._num_computed = 0
+        self._unfit_id: int | None = None  # the first that found no room in the last plan
+        self._ended: list[TokenEvent] = []  # in a plan; its commit tells of them
+        self._admitted: list[Admitted] = []
+        self._num_preempted = 0
+        self._last_plan = PlanFacts()
 
     @property
     def limits(self) -> Limits:
@@ -47,126 +76,290 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return sum(self.waiting_by_class)
+
+    @property
+    def waiting_by_class(self) -> tuple[int, ...]:
+        """Urgent, normal, background; those that wait for the first of their request included."""
+        following = self._requests.num_following
+        return tuple(map(sum, zip(self._queue.num_waiting, following, strict=True)))
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._running.sequences)
+
+    @property
+    def running_by_class(self) -> tuple[int, ...]:
+        return tuple(self._running.by_class)
 
     @property
     def num_used_blocks(self) -> int:
-        return self._pool.num_used
+        return self._memory.num_used
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks that are nobody's, but could be found by their content."""
+        return 0 if self._prefix is None else self._prefix.pool.num_cached
+
+    @property
+    def num_evicted_blocks(self) -> int:
+        """Blocks that were cached until their memory was needed; since the beginning."""
+        return 0 if self._prefix is None else self._prefix.pool.num_evictions
+
+    @property
+    def last_plan(self) -> PlanFacts:
+        """What the last plan did, beside its slices."""
+        return self._last_plan
 
     def check(self, request: Request) -> None:
         """Raise if `request` can never be run. Reads constants only: safe from any thread."""
         check_request(request, self._limits)
-        needed = self._pool.blocks_for(max_stored_tokens(request, self._limits))
-        if needed > self._pool.num_blocks:
-            raise CapacityExceeded(
-                f"the request may need {needed} cache blocks, there are {self._pool.num_blocks}"
-            )
+        check_fits(request, self._limits, self._memory.num_blocks, self._memory.block_size)
 
     def add(self, request: Request, arrival_s: float) -> None:
         """Queue a request. Raises InvalidRequest or CapacityExceeded, and then changes nothing."""
         self.check(request)
-        if request.request_id in self._sequence_ids:
-            raise InvalidRequest(
-                "request_id", f"{shown(request.request_id)} is already in progress"
-            )
-        sequence = Sequence(self._next_id, request, arrival_s, list(request.prompt_token_ids))
-        self._next_id += 1
-        self._sequence_ids[request.request_id] = sequence.sequence_id
-        self._waiting[sequence.sequence_id] = sequence
+        together = self._tables.shares and request.n > 1
+        for sequence in self._requests.add(request, arrival_s, together=together):
+            self._queue.add(sequence)
 
     def abort(self, request_id: str, now_s: float) -> list[TokenEvent]:
-        """End a request, waiting or running; no event when it is not here (any more)."""
-        sequence_id = self._sequence_ids.get(request_id)
-        if sequence_id is None:
-            return []
-        sequence = self._waiting.get(sequence_id) or self._running[sequence_id]
-        self._remove(sequence)
-        return [TokenEvent(request_id, None, now_s, finish=Finish(FinishReason.CANCELLED))]
+        """End a request, waiting or running: one event per sequence that had not ended."""
+        return [
+            self._finish(sequence, FinishReason.CANCELLED, now_s)
+            for sequence in self._requests.open_of(request_id)
+        ]
 
-    def plan(self) -> StepPlan:
-        """The next step. Changes who is running, but not what is computed: that is `commit`."""
-        budget = self._limits.max_step_tokens
+    def plan(self, now_s: float) -> StepPlan:
+        """The next step. Changes who is running, but not what is computed: that is `commit`.
+
+        `now_s` is the time on the clock of the arrivals and deadlines; it never goes back.
+        """
+        num_recomputed = self._running.num_recomputed
+        self._begin(now_s)
+        closed = self._make_room(now_s)
         slices: list[SequenceSlice] = []
-        for sequence in self._running.values():
-            slices.append(sequence.next_slice(min(sequence.gap, budget)))
-            budget -= len(slices[-1].token_ids)
-        while budget > 0 and self._waiting and len(self._running) < self._limits.max_sequences:
-            sequence = next(iter(self._waiting.values()))
-            if not self._admit(sequence):
-                break
-            slices.append(sequence.next_slice(min(sequence.gap, budget)))
-            budget -= len(slices[-1].token_ids)
-        return StepPlan(tuple(slices))
+        hungry: list[Sequence] = []
+        for sequence in self._running.sequences.values():
+            if len(sequence.known) - sequence.num_computed == 1:
+                slices.append(sequence.next_slice(1))
+            else:
+                hungry.append(sequence)
+        extra = [0] * len(CLASSES)
+        if hungry or any(self._queue.num_waiting):
+            slices += self._fill(hungry, extra, now_s, closed)
+        served = self._settle(hungry, extra)
+        plan = StepPlan(tuple(slices), self._tables.take_copies())
+        self._last_plan = PlanFacts(
+            admitted=tuple(self._admitted),
+            num_preempted=self._num_preempted,
+            num_recomputed=self._running.num_recomputed - num_recomputed,
+            num_copies=len(plan.copies),
+            served_by_class=served,
+        )
+        return plan
 
     def request_ids(self, plan: StepPlan) -> tuple[str, ...]:
-        """The requests of a plan that is not committed yet, in its order."""
-        return tuple(self._running[piece.sequence_id].request.request_id for piece in plan.slices)
+        """The requests of a plan that is not committed yet, one per slice, in its order."""
+        running = self._running.sequences
+        return tuple([running[piece.sequence_id].request.request_id for piece in plan.slices])
 
     def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[TokenEvent]:
-        """Take the result of `plan`: one event per drawn token or failed sequence, in its order.
+        """Take the result of `plan`: one event per drawn token or failed sequence, in its order,
+        after one for each sequence that the plan found past its deadline.
 
         A fault of one sequence ends that one only. A sequence aborted since `plan` is passed over.
         """
+        events, self._ended = self._ended, []
         drawn = {outcome.sequence_id: outcome for outcome in result.drawn}
-        events = []
+        running = self._running.sequences
         for piece in plan.slices:
-            sequence = self._running.get(piece.sequence_id)
+            sequence = running.get(piece.sequence_id)
             if sequence is None:
                 continue
-            event = self._commit_slice(sequence, piece, drawn, now_s)
-            if event is None:
+            outcome = drawn.get(piece.sequence_id)
+            fault = _fault(piece, outcome, self._limits.vocab_size)
+            if fault is not None:
+                events.append(self._finish(sequence, FinishReason.ERROR, now_s, fault))
                 continue
-            events.append(event)
-            if event.finish is not None:
-                self._remove(sequence)
+            sequence.num_computed += len(piece.token_ids)
+            if sequence.num_computed >= sequence.publish_at:
+                self._tables.publish(sequence)
+            if outcome is not None:
+                events.append(self._draw(sequence, outcome, now_s))
         return events
 
-    def _commit_slice(
-        self, sequence: Sequence, piece: SequenceSlice, drawn: Mapping[int, Drawn], now_s: float
-    ) -> TokenEvent | None:
-        outcome = drawn.get(piece.sequence_id)
-        fault = _fault(piece, outcome, self._limits.vocab_size)
-        if fault is not None:
-            finish = Finish(FinishReason.ERROR, fault)
-            return TokenEvent(sequence.request.request_id, None, now_s, finish=finish)
-        sequence.num_computed += len(piece.token_ids)
-        if outcome is None:
-            return None
-        sequence.known.append(outcome.token_id)
-        return TokenEvent(
-            sequence.request.request_id,
-            outcome.token_id,
-            now_s,
-            logprob=outcome.logprob,
-            top_logprobs=outcome.top_logprobs,
-            finish=finish_after(
+    def check_invariants(self) -> None:
+        """Raise AssertionError if sequences, tables and memory disagree. O(blocks); for tests."""
+        running = self._running.sequences
+        self._tables.check(running.values())
+        for sequence in running.values():
+            assert sequence.is_running, "a running sequence does not know it"
+            assert 0 <= sequence.num_computed < len(sequence.known), "nothing left to compute"
+            assert len(sequence.known) <= sequence.max_stored, "longer than was checked"
+            assert sequence.num_preemptions <= self._policy.max_preemptions, "evicted too often"
+        assert sum(self._running.by_class) == len(running), "the running are miscounted"
+        assert len(running) <= self._limits.max_sequences, "too many run"
+        waiting = self._queue.sequences()
+        assert not running.keys() & waiting.keys(), "a sequence waits and runs"
+        assert sum(self._queue.num_waiting) == len(waiting), "the waiting are miscounted"
+        for sequence in waiting.values():
+            assert not sequence.block_ids, "a waiting sequence holds blocks"
+        self._requests.check(running.keys() | waiting.keys())
+
+    def _begin(self, now_s: float) -> None:
+        self._admitted, self._num_preempted = [], 0
+        for sequence in self._requests.expired(now_s):
+            self._ended.append(self._finish(sequence, FinishReason.DEADLINE, now_s))
+        self._queue.begin_step(len(self._running.sequences))
+        self._running.begin_step(self._num_computed)
+
+    def _make_room(self, now_s: float) -> int:
+        """Blocks for what runs; and a place for a class that is owed, if another lives on lent
+        ones. Gives the first class that admits nobody in this step."""
+        self._running.grow(self._evict)
+        if self._num_preempted:
+            return NOBODY
+        if not any(self._borrows) or not any(credit > 0 for credit in self._credits):
+            return EVERYBODY
+        door = Door(self._policy, self._queue, self._credits, now_s, EVERYBODY)
+        first = door.next((), is_full=False)
+        if first is None or self._credits[first.class_index] <= 0:
+            return EVERYBODY
+        if not self._is_full() and first.sequence_id != self._unfit_id:
+            return EVERYBODY
+        victim = self._running.victim(first.class_index, self._borrows)
+        if victim is None:
+            return EVERYBODY
+        self._evict(victim)
+        return first.class_index + 1
+
+    def _fill(
+        self, hungry: list[Sequence], extra: list[int], now_s: float, closed: int
+    ) -> list[SequenceSlice]:
+        """Spend the rest of the budget on those that run with a gap, and on new ones.
+
+        Leaves in `hungry` those that would have taken more; adds to `extra`, by class, what was
+        given beyond the one token that each running sequence has.
+        """
+        credits = list(self._credits)
+        door = Door(self._policy, self._queue, credits, now_s, closed)
+        budget = self._limits.max_step_tokens - len(self._running.sequences)
+        slices: list[SequenceSlice] = []
+        unfinished: list[Sequence] = []
+        while budget > 0:
+            sequence = door.next(hungry, is_full=self._is_full())
+            if sequence is None:
+                break
+            if sequence.is_running:
+                hungry.remove(sequence)
+            elif self._admit(sequence, now_s):
+                door.passed(sequence)
+                budget -= 1
+            else:
+                door.refuse(sequence)
+                continue
+            more = min(sequence.gap - 1, budget)
+            budget -= more
+            slices.append(sequence.next_slice(1 + more))
+            extra[sequence.class_index] += more
+            credits[sequence.class_index] -= 1 + more
+            self._queue.served(sequence, more)
+            if sequence.gap > 1 + more:
+                unfinished.append(sequence)
+        slices += [sequence.next_slice(1) for sequence in hungry]
+        hungry += unfinished
+        unfit = door.first_unfit
+        self._unfit_id = None if unfit is None else unfit.sequence_id
+        return slices
+
+    def _settle(self, hungry: list[Sequence], extra: list[int]) -> tuple[int, ...]:
+        """Who was served how much, by class; and what that makes each owed."""
+        served = [own + more for own, more in zip(self._running.by_class, extra, strict=True)]
+        self._num_computed += sum(served)
+        wants = [count > 0 for count in self._queue.num_waiting]
+        for sequence in hungry:
+            wants[sequence.class_index] = True
+        shares = self._policy.shares
+        bound = self._limits.max_step_tokens
+        self._credits = new_credits(self._credits, served, wants, shares, bound)
+        self._borrows = borrowers(served, wants, shares)
+        return tuple(served)
+
+    def _draw(self, sequence: Sequence, outcome: Drawn, now_s: float) -> TokenEvent:
+        """Take a token; end the sequence if it is its last one."""
+        known, token_id = sequence.known, outcome.token_id
+        known.append(token_id)
+        finish = None
+        if sequence.may_end(token_id):
+            finish = finish_after(
                 sequence.request.stop,
-                sequence.known,
+                known,
                 sequence.num_prompt_tokens,
                 self._limits.context_length,
-            ),
+            )
+        if sequence.leads:
+            self._release_followers(sequence)
+        if finish is not None:
+            self._end(sequence)
+        return TokenEvent(
+            sequence.request.request_id,
+            token_id,
+            now_s,
+            outcome.logprob,
+            outcome.top_logprobs,
+            finish,
+            sequence.index,
         )
 
-    def _admit(self, sequence: Sequence) -> bool:
-        stored = max_stored_tokens(sequence.request, self._limits)
-        blocks = self._pool.allocate(self._pool.blocks_for(stored))
-        if blocks is None:
+    def _is_full(self) -> bool:
+        return len(self._running.sequences) >= self._limits.max_sequences
+
+    def _release_followers(self, leader: Sequence) -> None:
+        for sequence in self._requests.release_followers(leader):
+            self._queue.add(sequence)
+
+    def _admit(self, sequence: Sequence, now_s: float) -> bool:
+        if not self._running.admit(sequence):
             return False
-        sequence.block_ids = blocks
-        del self._waiting[sequence.sequence_id]
-        self._running[sequence.sequence_id] = sequence
+        self._queue.admitted(sequence)
+        self._admitted.append(
+            Admitted(
+                sequence.request.request_id,
+                sequence.index,
+                now_s - sequence.arrival_s,
+                sequence.num_computed,
+                resumed=sequence.num_preemptions > 0,
+            )
+        )
         return True
 
-    def _remove(self, sequence: Sequence) -> None:
-        self._waiting.pop(sequence.sequence_id, None)
-        self._running.pop(sequence.sequence_id, None)
-        del self._sequence_ids[sequence.request.request_id]
-        self._pool.free(sequence.block_ids)
-        sequence.block_ids = ()
+    def _evict(self, sequence: Sequence) -> None:
+        """Back to the queue: it gives up its blocks for one that goes before it."""
+        self._running.evict(sequence)
+        self._queue.left(sequence)
+        self._queue.add(sequence)
+        self._num_preempted += 1
+
+    def _finish(
+        self, sequence: Sequence, reason: FinishReason, now_s: float, cause: str | None = None
+    ) -> TokenEvent:
+        """End a sequence without a token."""
+        self._end(sequence, failed=reason is FinishReason.ERROR)
+        finish = Finish(reason, cause)
+        return TokenEvent(
+            sequence.request.request_id, None, now_s, finish=finish, index=sequence.index
+        )
+
+    def _end(self, sequence: Sequence, *, failed: bool = False) -> None:
+        if sequence.leads:
+            self._release_followers(sequence)
+        if sequence.is_running:
+            self._running.remove(sequence, failed=failed)
+            self._queue.left(sequence)
+        elif sequence not in sequence.group.followers:
+            self._queue.remove(sequence)
+        self._requests.end(sequence)
 
 
 def _fault(piece: SequenceSlice, outcome: Drawn | None, vocab_size: int) -> str | None:

@@ -2,15 +2,29 @@
 
 Owns: the only mutable state of a request. Private to this package.
 May not know: who else is running, budgets, time.
-Read next: `scheduler.py`.
+Read next: `tables.py`, which gives it blocks, then `scheduler.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from firsthand.request import Request
+from firsthand.kvcache.prefix import Chain
+from firsthand.request import MAX_SEED, Request, SamplingParams
 from firsthand.scheduling.plan import Draw, SequenceSlice
+from firsthand.scheduling.policy import class_index
+
+NEVER = 2**62  # of a count of tokens that no sequence reaches
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The sequences of one request. `open` are those that have not ended; `followers` those of
+    them that still wait for the first one to compute the prompt."""
+
+    request: Request
+    open: list[Sequence] = field(default_factory=list)
+    followers: list[Sequence] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -18,42 +32,71 @@ class Sequence:
     """`known` starts as the prompt and grows by each drawn token.
 
     0 ≤ num_computed < len(known): the last known token is never computed before it is needed,
-    so a sequence that has not ended has always something to do. `block_ids` are held from
-    admission to the end; a token's position is its index in `known`, never a place in a block.
-    `arrival_s` is for an order of admission other than first come, first served.
+    so a sequence that has not ended has always something to do. A token's position is its index in
+    `known`, never a place in a block. `sequence_id` gives the order of arrival.
+
+    `block_ids` hold `capacity` tokens; while it runs, len(known) ≤ capacity + 1. An evicted
+    sequence has none, keeps what was drawn, and computes again. `max_stored` tokens are the most
+    that it can ever have in the store. `publish_at` is the number of computed tokens that fills the
+    next block to be published. `leads` is set while others of its request wait for its prompt.
     """
 
     sequence_id: int
-    request: Request
+    group: Group
+    index: int
     arrival_s: float
     known: list[int]
+    max_stored: int
+    request: Request = field(init=False)
+    sampling: SamplingParams = field(init=False)
+    class_index: int = field(init=False)
+    seed: int = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    looks_back: bool = field(init=False)
+    ending_ids: frozenset[int] = field(init=False)
+    asks_each_token: bool = field(init=False)
     num_computed: int = 0
     block_ids: tuple[int, ...] = ()
+    capacity: int = 0
+    chain: Chain | None = None
+    publish_at: int = NEVER
+    leads: bool = False
+    is_running: bool = False
+    started: bool = False
+    admitted: int = 0
+    num_preemptions: int = 0
+    num_lost: int = 0
+    num_passed: int = 0
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt_token_ids)
+    def __post_init__(self) -> None:
+        request = self.group.request
+        self.request = request
+        self.sampling = request.sampling
+        self.class_index = class_index(request.priority)
+        self.seed = (request.seed + self.index) & MAX_SEED
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.looks_back = request.sampling.needs_history
+        self.ending_ids = request.stop.end_token_ids | request.stop.stop_token_ids
+        self.asks_each_token = request.stop.repetition is not None
 
     @property
     def gap(self) -> int:
         """Tokens known but not computed: the one currency of scheduling."""
         return len(self.known) - self.num_computed
 
-    def next_slice(self, num_tokens: int) -> SequenceSlice:
-        """The next `num_tokens` of the gap, with a draw if that closes it."""
-        start, stop = self.num_computed, self.num_computed + num_tokens
-        draw = self._draw() if stop == len(self.known) else None
-        return SequenceSlice(
-            self.sequence_id, tuple(self.known[start:stop]), start, self.block_ids, draw
+    def may_end(self, token_id: int) -> bool:
+        """Whether this token, the last known, can be the end: the cheap look before the rules."""
+        return (
+            len(self.known) > self.max_stored or token_id in self.ending_ids or self.asks_each_token
         )
 
-    def _draw(self) -> Draw:
-        sampling = self.request.sampling
-        history = self.known if sampling.needs_history else ()
-        return Draw(
-            sampling=sampling,
-            seed=self.request.seed,
-            position=len(self.known),
-            history=history,
-            num_prompt_tokens=self.num_prompt_tokens if history else 0,
-        )
+    def next_slice(self, num_tokens: int) -> SequenceSlice:
+        """The next `num_tokens` of the gap, with a draw if that closes it."""
+        known, start = self.known, self.num_computed
+        stop = start + num_tokens
+        draw = None
+        if stop == len(known):
+            history, num_prompt = (known, self.num_prompt_tokens) if self.looks_back else ((), 0)
+            draw = Draw(self.sampling, self.seed, stop, history, num_prompt)
+        token_ids = (known[start],) if num_tokens == 1 else tuple(known[start:stop])
+        return SequenceSlice(self.sequence_id, token_ids, start, self.block_ids, draw)
