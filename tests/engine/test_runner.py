@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Held, ModelProgram, OpTime
-from firsthand.engine.runner import ModelRunner, flat_batch, trace_plans
-from firsthand.engine.sampler import SampleOutcome
+from firsthand.engine.runner import ModelRunner, trace_plans
+from firsthand.engine.sampler import Sampled, SampleOutcome
 from firsthand.errors import EngineError
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.store import KVStore
@@ -30,9 +30,11 @@ PLAN = StepPlan(
 )
 
 
-def argmax(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[SampleOutcome]:
+def argmax(logits: NDArray[np.float32], draws: Sequence[Draw]) -> Sampled:
+    """The second row has logprobs."""
     assert len(draws) == len(logits)
-    return [SampleOutcome(int(row.argmax()), float(row.max()), ((0, -1.0),)) for row in logits]
+    best = [int(row.argmax()) for row in logits]
+    return Sampled(best, {1: SampleOutcome(best[1], float(logits[1].max()), ((0, -1.0),))})
 
 
 class FakeExecutor:
@@ -64,39 +66,6 @@ def store() -> ContiguousStore:
     return ContiguousStore(1, 1, 2, num_sequences=3, max_tokens=16)
 
 
-def test_the_flat_batch_has_no_padding_and_positions_of_the_sequences() -> None:
-    batch = flat_batch(PLAN, store())
-    assert batch.token_ids.tolist() == [1, 2, 3, 4, 5, 0]
-    assert batch.positions.tolist() == [5, 6, 7, 0, 2, 3]
-    assert batch.row_starts.tolist() == [0, 3, 4, 6]
-    assert batch.block_starts.tolist() == [[16], [0], [32]]
-    assert batch.logit_rows.tolist() == [3, 5]
-    assert batch.slots().tolist() == [21, 22, 23, 0, 34, 35]
-    assert (batch.num_tokens, batch.num_sequences, batch.block_size) == (6, 3, 16)
-    kinds = [batch.token_ids.dtype, batch.positions.dtype, batch.row_starts.dtype]
-    assert [*kinds, batch.logit_rows.dtype] == [np.dtype(np.int32)] * 4
-    assert batch.block_starts.dtype == np.int64
-
-
-def test_shorter_block_tables_are_filled_up_with_minus_one() -> None:
-    small = ContiguousStore(1, 1, 2, num_sequences=8, max_tokens=16)
-    plan = StepPlan(
-        (
-            SequenceSlice(0, (1, 2, 3), 14, (3, 1), None),
-            SequenceSlice(1, (4,), 0, (0,), DRAW),
-        )
-    )
-    batch = flat_batch(plan, small)
-    assert batch.block_starts.tolist() == [[48, 16], [0, -1]]
-    assert batch.slots().tolist() == [62, 63, 16, 0]
-
-
-def test_a_plan_without_draws_wants_no_logits() -> None:
-    batch = flat_batch(StepPlan(PLAN.slices[:1]), store())
-    assert batch.logit_rows.shape == (0,)
-    assert batch.logit_rows.dtype == np.int32
-
-
 def runner(executor: FakeExecutor) -> ModelRunner:
     ticks = iter(range(100))
     return ModelRunner(executor, store(), VOCAB, argmax, lambda: float(next(ticks)))
@@ -105,7 +74,7 @@ def runner(executor: FakeExecutor) -> ModelRunner:
 def test_each_slice_with_a_draw_gets_its_token_in_order() -> None:
     result = runner(FakeExecutor()).run(PLAN)
     assert result.drawn == (
-        Drawn(7, 4, logprob=2.0, top_logprobs=((0, -1.0),)),
+        Drawn(7, 4),
         Drawn(9, 0, logprob=2.0, top_logprobs=((0, -1.0),)),
     )
     assert (result.forward_ms, result.sample_ms) == (1000.0, 1000.0)
@@ -125,8 +94,8 @@ def test_logits_of_another_shape_are_a_fault() -> None:
 
 
 def test_the_samplers_errors_are_passed_on() -> None:
-    def refuse(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[SampleOutcome]:
-        return [SampleOutcome(1), SampleOutcome(-1, error="no finite logit")]
+    def refuse(logits: NDArray[np.float32], draws: Sequence[Draw]) -> Sampled:
+        return Sampled([1, -1], {1: SampleOutcome(-1, error="no finite logit")})
 
     broken = ModelRunner(FakeExecutor(), store(), VOCAB, refuse, lambda: 0.0)
     assert broken.run(PLAN).drawn == (Drawn(7, 1), Drawn(9, -1, error="no finite logit"))

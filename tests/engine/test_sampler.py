@@ -12,6 +12,7 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from firsthand.compute.native import _native
 from firsthand.engine import sampler_reference
-from firsthand.engine.sampler import SampleOutcome, sample, settings
+from firsthand.engine.sampler import SampleOutcome, Sampler, settings
 from firsthand.errors import InvalidRequest
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw
@@ -32,6 +33,20 @@ Row = NDArray[np.float32]
 Sample = Callable[[Row, Sequence[Draw]], list[SampleOutcome]]
 INF = math.inf
 GREEDY = SamplingParams(temperature=0.0)
+
+
+def sample(logits: Row, draws: Sequence[Draw], **how: Any) -> list[SampleOutcome]:
+    sampled = Sampler(**how)(logits, draws)
+    rows = enumerate(sampled.token_ids)
+    return [sampled.reports.get(row) or SampleOutcome(token_id) for row, token_id in rows]
+
+
+def runnable_isas() -> list[str]:
+    found = []
+    for isa in ("portable", "avx2", "avx512", "neon"):
+        with suppress(ValueError):
+            found.append(_native.isa(isa))
+    return found
 
 
 def row(*logits: float) -> Row:
@@ -190,6 +205,55 @@ def test_s112_rows_are_equal_in_any_batch_order_and_thread() -> None:
         assert list(rows) == alone
 
 
+@pytest.mark.parametrize("isa", runnable_isas())
+@pytest.mark.parametrize("num_threads", [None, 1, 3])
+def test_s112_threads_and_instruction_sets_give_the_same_bits(
+    isa: str, num_threads: int | None
+) -> None:
+    generator = np.random.default_rng(9)
+    logits = generator.normal(0, 4, (40, 3001)).astype(np.float32)
+    logits[5, 7], logits[6, 3000], logits[7] = math.nan, INF, -INF
+    penalised = SamplingParams(0.8, 40, 0.9, 0.02, 1.2, 0.3, 0.1, ((17, 4.0),), logprobs=4)
+    kinds = [GREEDY, SamplingParams(), SamplingParams(0.7, top_p=0.9), SamplingParams(top_k=30)]
+    kinds += [SamplingParams(min_p=0.05), SamplingParams(0.0, logprobs=2), penalised]
+    history = [int(i) for i in generator.integers(0, 3001, 300)]
+    draws = [Draw(kinds[i % 7], i, i, history, 100) for i in range(40)]
+    threads = None if num_threads is None else _native.Threads(num_threads)
+    found = sample(logits, draws, threads=threads, isa=isa)
+    assert found == [sample(logits[i : i + 1], [draws[i]])[0] for i in range(40)]
+    for i in (0, 1, 2, 5, 6, 7, 9, 18, 20, 39):
+        assert found[i] == sampler_reference.sample_row(logits[i], draws[i])
+
+
+def test_a_new_value_in_the_memory_of_an_old_one_is_not_taken_for_it() -> None:
+    sampler, logits = Sampler(), row(0, 1, 2)[None]
+    for bias in range(300):
+        sampling = SamplingParams(0.0, logit_bias=((bias % 3, 50.0),))
+        assert sampler(logits, [Draw(sampling, 0, 0)]).token_ids == [bias % 3]
+
+
+def test_settings_are_packed_once_and_not_kept_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+    pack = _native.SampleSettings
+
+    def counted(*arguments: Any) -> object:
+        made.append(arguments)
+        return pack(*arguments)
+
+    monkeypatch.setattr(_native, "SampleSettings", counted)
+    monkeypatch.setattr("firsthand.engine.sampler.MAX_PACKED", 3)
+    sampler, logits = Sampler(), row(0, 1)[None]
+    draws = [Draw(SamplingParams(0.0), 0, 0) for _ in range(3)]
+    for _ in range(5):
+        for draw in draws:
+            sampler(logits, [draw])
+    assert len(made) == 3
+    sampler(logits, [Draw(SamplingParams(0.0), 0, 0)])
+    assert len(made) == 4 and len(vars(sampler)["_packed"]) == 1
+
+
 def test_sample_8_other_seeds_give_other_texts() -> None:
     def text(seed: int) -> tuple[int, ...]:
         draws = [Draw(SamplingParams(), seed, position) for position in range(8)]
@@ -293,9 +357,14 @@ def test_sample_9_a_biased_id_outside_the_row_is_an_error() -> None:
 
 def test_penalties_that_overflow_are_an_error() -> None:
     """The kernel does not rely on the range that `SamplingParams` checks."""
-    settings = (1.0, 0, 1.0, 0.0, 1e-300, 0.0, 0.0)
-    error = _native.sample_row(row(1e30, 0), settings, (), (0,), 1, 0, 1, -1)[3]
-    assert error == "after penalties: logits hold +infinity"
+    wild = _native.SampleSettings((1.0, 0, 1.0, 0.0, 1e-300, 0.0, 0.0), (), -1)
+    token_ids = np.zeros(1, np.int32)
+    memory = _native.SampleMemory()
+    history: dict[int, tuple[Sequence[int], int]] = {0: ((0,), 1)}
+    logits = row(1e30, 0)[None]
+    reports = _native.sample_rows(logits, [wild], [0], [1], history, token_ids, memory)
+    assert reports == {0: (None, (), "after penalties: logits hold +infinity")}
+    assert token_ids.tolist() == [-1]
 
 
 def test_seed_and_position_outside_64_bits_are_an_error() -> None:
@@ -359,10 +428,9 @@ NUM_DRAWS = 100_000
 def test_n_8_draws_follow_the_probabilities(sampling: SamplingParams, num_kept: int) -> None:
     """χ² against plain softmax over the best `num_kept`; seeds are fixed, so it cannot flake."""
     logits = row(0.3, 1.7, -1.9, 1.1, 0.9, -0.6, 0.1, -0.2)
-    arguments = (logits, settings(sampling), (), (), 0)
-    counts = [0] * 8
-    for i in range(NUM_DRAWS):
-        counts[_native.sample_row(*arguments, 17 + i % 5, i, -1)[0]] += 1
+    draws = [Draw(sampling, 17 + i % 5, i) for i in range(NUM_DRAWS)]
+    drawn = Sampler()(np.tile(logits, (NUM_DRAWS, 1)), draws).token_ids
+    counts = np.bincount(drawn, minlength=8).tolist()
     best = sorted(range(8), key=lambda i: -logits[i])[:num_kept]
     weights = {i: math.exp(float(logits[i]) / sampling.temperature) for i in best}
     total = sum(weights.values())

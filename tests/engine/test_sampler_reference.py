@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import astuple, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from firsthand.compute.native import _native
 from firsthand.engine import sampler_reference
-from firsthand.engine.sampler import sample, settings
+from firsthand.engine.sampler import SampleOutcome, Sampler, settings
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw
 
@@ -27,6 +29,12 @@ pytestmark = pytest.mark.native
 
 Row = NDArray[np.float32]
 INF = math.inf
+
+
+def sample(logits: Row, draws: Sequence[Draw], **how: Any) -> list[SampleOutcome]:
+    sampled = Sampler(**how)(logits, draws)
+    rows = enumerate(sampled.token_ids)
+    return [sampled.reports.get(row) or SampleOutcome(token_id) for row, token_id in rows]
 
 
 def masses(logits: Row, sampling: SamplingParams) -> list[int]:
@@ -67,7 +75,7 @@ def cases(draw: st.DrawFn) -> tuple[Row, Draw]:
 @hypothesis.given(cases())
 def test_native_equals_the_reference(case: tuple[Row, Draw]) -> None:
     logits, draw = case
-    assert astuple(sample(logits[None], [draw])[0]) == sampler_reference.sample_row(logits, draw)
+    assert sample(logits[None], [draw])[0] == sampler_reference.sample_row(logits, draw)
     plain = replace(draw.sampling, temperature=max(draw.sampling.temperature, 1e-5))
     plain = replace(plain, logit_bias=())
     if (logits > -INF).any():
@@ -75,7 +83,7 @@ def test_native_equals_the_reference(case: tuple[Row, Draw]) -> None:
         assert masses(logits, plain) == expected
 
 
-@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 256, 257, 1000, 4099])
+@pytest.mark.parametrize("size", [1, 2, 8, 15, 16, 17, 63, 64, 255, 256, 257, 1000, 4099])
 @pytest.mark.parametrize("spread", [0.0, 0.02, 3.0])
 def test_native_equals_the_reference_on_whole_rows(size: int, spread: float) -> None:
     """Many ties (rounded to 1/8) and, at the small spreads, one bucket for all tokens."""
@@ -83,12 +91,18 @@ def test_native_equals_the_reference_on_whole_rows(size: int, spread: float) -> 
     for rounded in (False, True):
         wild = generator.normal(0, spread, size)
         logits = (np.round(wild * 8) / 8 if rounded else wild).astype(np.float32)
-        for top_k, top_p, min_p in ((0, 0.7, 0.0), (size // 3, 1.0, 0.0), (40, 0.9, 0.05)):
+        for top_k, top_p, min_p in (
+            (0, 0.7, 0.0),
+            (0, 0.999, 0.0),
+            (0, 1.0, 0.01),
+            (size // 3, 1.0, 0.0),
+            (40, 0.9, 0.05),
+        ):
             sampling = SamplingParams(0.8, top_k, top_p, min_p, logprobs=5)
             draw = Draw(sampling, seed=size, position=1)
             expected = sampler_reference.masses(logits.astype(np.float64), sampling)
             assert masses(logits, sampling) == expected
-            found = astuple(sample(logits[None], [draw])[0])
+            found = sample(logits[None], [draw])[0]
             assert found == sampler_reference.sample_row(logits, draw)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from firsthand import LLM
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.native import _native
-from firsthand.engine.sampler import sample
+from firsthand.engine.sampler import Sampler
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.evaluate import perplexity as module
 from firsthand.evaluate.perplexity import Perplexity, load_for_scoring, perplexity, score
@@ -93,8 +93,10 @@ def test_the_log_probability_is_within_float64_of_the_formula() -> None:
 def test_the_log_probability_is_the_one_that_the_sampler_reports() -> None:
     logits = (9 * np.random.default_rng(4).standard_normal((5, 1000))).astype(np.float32)
     draw = Draw(SamplingParams(logprobs=0), seed=1, position=2)
-    for row, drawn in zip(logits, sample(logits, [draw] * len(logits)), strict=True):
-        assert drawn.logprob == np.float32(_native.token_logprob(row, drawn.token_id))
+    reports = Sampler()(logits, [draw] * len(logits)).reports
+    assert len(reports) == len(logits)
+    for row, drawn in reports.items():
+        assert drawn.logprob == np.float32(_native.token_logprob(logits[row], drawn.token_id))
 
 
 @pytest.mark.parametrize("token_id", [-1, 3])

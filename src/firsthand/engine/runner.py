@@ -1,8 +1,8 @@
-"""The real runner: the only place where plan integers become arrays.
+"""The real runner: a plan goes through executor and sampler, and comes back as tokens.
 
-Owns: the flat batch of a step, and the hand-over from logits to the sampler.
+Owns: the order of a step's work, its two times, and the hand-over from logits to the sampler.
 May not know: who waits, why a sequence runs, what a token means, formats of weights.
-Read next: `compute/batch.py` (the batch), `sampler.py` (logits become tokens).
+Read next: `batching.py` (the plan as arrays), `sampler.py` (logits become tokens).
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Executor, OpTime
-from firsthand.engine.sampler import SampleOutcome
+from firsthand.engine.batching import Batcher, flat_batch
+from firsthand.engine.sampler import Sampled
 from firsthand.errors import EngineError
 from firsthand.kvcache.store import KVStore
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw, Drawn, SequenceSlice, StepPlan, StepResult
 
-Sampler = Callable[[NDArray[np.float32], Sequence[Draw]], Sequence[SampleOutcome]]
+Sample = Callable[[NDArray[np.float32], Sequence[Draw]], Sampled]
 
 
 class ModelRunner:
-    """Executor, store and sampler as a `Runner`. Keeps no state of its own between steps."""
+    """Executor, store and sampler as a `Runner`. What it keeps between two steps (block tables in
+    `batching`, settings in `sampler`) saves time and cannot change a result: both say why."""
 
     def __init__(
         self,
         executor: Executor,
         store: KVStore,
         vocab_size: int,
-        sample: Sampler,
+        sample: Sample,
         clock: Callable[[], float],
     ) -> None:
         self._executor = executor
@@ -40,24 +41,27 @@ class ModelRunner:
         self._vocab_size = vocab_size
         self._sample = sample
         self._clock = clock
+        self._batcher = Batcher(store)
 
     def run(self, plan: StepPlan) -> StepResult:
         if not plan.slices:
             return StepResult((), forward_ms=0.0, sample_ms=0.0)
-        drawing = [(piece, piece.draw) for piece in plan.slices if piece.draw is not None]
+        drawing = [(piece.sequence_id, piece.draw) for piece in plan.slices if piece.draw]
+        batch = self._batcher.batch(plan)
         started_s = self._clock()
-        logits = self._executor.run(flat_batch(plan, self._store), self._store)
+        logits = self._executor.run(batch, self._store)
         ran_s = self._clock()
         if logits.shape != (len(drawing), self._vocab_size):
             wanted = (len(drawing), self._vocab_size)
             raise EngineError(f"the executor gave logits {logits.shape} instead of {wanted}")
-        outcomes = self._sample(logits, [draw for _, draw in drawing]) if drawing else []
+        sampled = self._sample(logits, [draw for _, draw in drawing]) if drawing else _NOTHING
         sampled_s = self._clock()
+        ids = [sequence_id for sequence_id, _ in drawing]
+        drawn = [Drawn(*pair) for pair in zip(ids, sampled.token_ids, strict=True)]
+        for row, outcome in sampled.reports.items():
+            drawn[row] = Drawn(ids[row], *outcome)
         return StepResult(
-            tuple(
-                _drawn(piece, outcome)
-                for (piece, _), outcome in zip(drawing, outcomes, strict=True)
-            ),
+            tuple(drawn),
             forward_ms=(ran_s - started_s) * 1e3,
             sample_ms=(sampled_s - ran_s) * 1e3,
         )
@@ -100,39 +104,4 @@ def trace_plans(
     return [StepPlan((piece,)) for piece in slices]
 
 
-def flat_batch(plan: StepPlan, store: KVStore) -> FlatBatch:
-    """The plan's slices one after another, in the plan's order. Not for an empty plan."""
-    lengths = [len(piece.token_ids) for piece in plan.slices]
-    row_starts = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=row_starts[1:])
-    token_ids = np.empty(row_starts[-1], dtype=np.int32)
-    positions = np.empty(row_starts[-1], dtype=np.int32)
-    max_blocks = max(len(piece.block_ids) for piece in plan.slices)
-    block_starts = np.full((len(lengths), max_blocks), -1, dtype=np.int64)
-    logit_rows = []
-    for row, piece in enumerate(plan.slices):
-        first, last = int(row_starts[row]), int(row_starts[row + 1])
-        token_ids[first:last] = piece.token_ids
-        positions[first:last] = np.arange(piece.start, piece.start + last - first)
-        starts = [store.block_start(block_id) for block_id in piece.block_ids]
-        block_starts[row, : len(starts)] = starts
-        if piece.draw is not None:
-            logit_rows.append(last - 1)
-    return FlatBatch(
-        token_ids=token_ids,
-        positions=positions,
-        row_starts=row_starts,
-        block_starts=block_starts,
-        block_size=store.block_size,
-        logit_rows=np.array(logit_rows, dtype=np.int32),
-    )
-
-
-def _drawn(piece: SequenceSlice, outcome: SampleOutcome) -> Drawn:
-    return Drawn(
-        piece.sequence_id,
-        outcome.token_id,
-        logprob=outcome.logprob,
-        top_logprobs=outcome.top_logprobs,
-        error=outcome.error,
-    )
+_NOTHING = Sampled([], {})

@@ -1,7 +1,7 @@
 """Logits become tokens.
 
 Owns: the order of the steps below, and what a bad row or a bad id leads to.
-May not know: sequences, batches, text; how the steps are computed (`csrc/sampler.cpp` does it).
+May not know: sequences, text; how the steps are computed (`csrc/sampler.cpp` does it).
 Read next: `sampler_reference.py`, the same steps written for the reader.
 
 For each row, with nothing from any other row:
@@ -31,21 +31,21 @@ than 2⁻⁴⁴ has mass 0 and is never drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.compute.native import _native
-from firsthand.request import MAX_SEED, SamplingParams
+from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw
 
 Settings = tuple[float, int, float, float, float, float, float]
+MAX_PACKED = 4096  # settings kept ready; a request has one
 
 
-@dataclass(frozen=True, slots=True)
-class SampleOutcome:
+class SampleOutcome(NamedTuple):
     """The token of one row; `token_id` is −1 when `error` is set.
 
     `logprob` and `top_logprobs` are float32 values of the model's own distribution, given only
@@ -58,35 +58,74 @@ class SampleOutcome:
     error: str | None = None
 
 
-def sample(logits: NDArray[np.float32], draws: Sequence[Draw]) -> list[SampleOutcome]:
-    """One outcome per row of logits (L, V), 1 ≤ V ≤ 2²⁰, in order; `draws` has L entries.
+class Sampled(NamedTuple):
+    """The token of each row; of a row that has more to say than its token, its outcome."""
 
-    A row with bad logits or bad ids gets an `error`; the others are as if it were not there.
-    Raises ValueError if the shapes do not fit: that is the caller's fault, not a request's.
+    token_ids: list[int]
+    reports: Mapping[int, SampleOutcome]
+
+
+class _Packed(NamedTuple):
+    sampling: SamplingParams  # held, so that no other can get its place in memory
+    settings: _native.SampleSettings
+    looks_back: bool
+
+
+class Sampler:
+    """All rows of a step in one native call, shared out to `threads`, without the interpreter lock.
+
+    Settings are handed to C++ once and found again by the identity of their frozen value: that
+    saves time, and cannot change a result. `isa` forces an instruction set; the bits are the same.
+    For one thread at a time.
     """
-    if logits.ndim != 2 or logits.shape[0] != len(draws):
-        raise ValueError(f"logits of shape {logits.shape} do not fit {len(draws)} draws")
-    rows = np.ascontiguousarray(logits, dtype=np.float32)
-    return [_sample_row(row, draw) for row, draw in zip(rows, draws, strict=True)]
 
+    def __init__(self, threads: _native.Threads | None = None, isa: str = "") -> None:
+        self._threads = threads
+        self._isa = isa
+        self._memory = _native.SampleMemory()
+        self._packed: dict[int, _Packed] = {}
 
-def _sample_row(row: NDArray[np.float32], draw: Draw) -> SampleOutcome:
-    if not (0 <= draw.seed <= MAX_SEED and 0 <= draw.position <= MAX_SEED):
-        return SampleOutcome(-1, error="seed and position must be at least 0 and below 2**64")
-    sampling = draw.sampling
-    looks_back = sampling.needs_history
-    return SampleOutcome(
-        *_native.sample_row(
-            row,
-            settings(sampling),
-            sampling.logit_bias,
-            tuple(draw.history) if looks_back else (),
-            draw.num_prompt_tokens if looks_back else 0,
-            draw.seed,
-            draw.position,
-            -1 if sampling.logprobs is None else sampling.logprobs,
+    def __call__(self, logits: NDArray[np.float32], draws: Sequence[Draw]) -> Sampled:
+        """The tokens of logits (L, V), 1 ≤ V ≤ 2²⁰, in order; `draws` has L entries.
+
+        A row with bad logits or bad ids gets an `error`; the others are as if it were not there.
+        Raises ValueError if the shapes do not fit: that is the caller's fault, not a request's.
+        """
+        if logits.ndim != 2 or logits.shape[0] != len(draws):
+            raise ValueError(f"logits of shape {logits.shape} do not fit {len(draws)} draws")
+        packed = [self._packed.get(id(draw.sampling)) or self._pack(draw) for draw in draws]
+        token_ids = np.empty(len(draws), dtype=np.int32)
+        reports = _native.sample_rows(
+            np.ascontiguousarray(logits, dtype=np.float32),
+            [one.settings for one in packed],
+            [draw.seed for draw in draws],
+            [draw.position for draw in draws],
+            {
+                row: (draws[row].history, draws[row].num_prompt_tokens)
+                for row, one in enumerate(packed)
+                if one.looks_back
+            },
+            token_ids,
+            self._memory,
+            self._threads,
+            self._isa,
         )
-    )
+        chosen: list[int] = token_ids.tolist()
+        return Sampled(
+            chosen, {row: SampleOutcome(chosen[row], *more) for row, more in reports.items()}
+        )
+
+    def _pack(self, draw: Draw) -> _Packed:
+        sampling = draw.sampling
+        if len(self._packed) >= MAX_PACKED:
+            self._packed.clear()
+        num_logprobs = -1 if sampling.logprobs is None else sampling.logprobs
+        packed = self._packed[id(sampling)] = _Packed(
+            sampling,
+            _native.SampleSettings(settings(sampling), sampling.logit_bias, num_logprobs),
+            sampling.needs_history,
+        )
+        return packed
 
 
 def settings(sampling: SamplingParams) -> Settings:

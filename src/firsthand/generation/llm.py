@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, overload
 
 from firsthand.checks import check_choice, check_integer, shown
-from firsthand.compute.executor import OpTime
+from firsthand.compute.executor import Executor, OpTime
+from firsthand.compute.native._native import Threads
+from firsthand.compute.native.executor import available_threads
 from firsthand.engine.engine import Engine
 from firsthand.engine.runner import ModelRunner
-from firsthand.engine.sampler import sample
+from firsthand.engine.sampler import Sampler
 from firsthand.engine.worker import Worker
 from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
 from firsthand.generation.completion import Completion
@@ -93,7 +95,11 @@ class LLM:
         max_requests = MAX_WAITING + loaded.limits.max_sequences
         self._ledger = StepLedger(capacity=2 * max_requests)
         self._runner = ModelRunner(
-            loaded.executor, loaded.store, loaded.limits.vocab_size, sample, self._clock
+            loaded.executor,
+            loaded.store,
+            loaded.limits.vocab_size,
+            Sampler(_pool_of(loaded.executor)),
+            self._clock,
         )
         pool = BlockPool(loaded.num_pool_blocks, loaded.store.block_size)
         scheduler = Scheduler(loaded.limits, pool)
@@ -283,6 +289,12 @@ class LLM:
         return build_report(
             self._loaded.times, self.memory(num_stored), num_prompt_tokens, timeline, steps
         )
+
+
+def _pool_of(executor: Executor) -> Threads:
+    """The executor's own threads, or as many of the sampler's for one that has none to lend."""
+    pool = getattr(executor, "pool", None)
+    return pool if isinstance(pool, Threads) else Threads(available_threads())
 
 
 def _close_all(worker: Worker, templates: TemplateProcess, claim: Claim) -> None:

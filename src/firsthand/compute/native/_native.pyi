@@ -119,25 +119,41 @@ class Plan:
         trace: bool = False,
     ) -> tuple[Floats, list[float]]: ...
 
-# The sampler (bind_sampler.cpp). `settings` is (temperature, top_k, top_p, min_p,
-# repetition_penalty, presence_penalty, frequency_penalty); logits are (V,).
-def sample_row(
+# The sampler (bind_sampler.cpp). `numbers` is (temperature, top_k, top_p, min_p,
+# repetition_penalty, presence_penalty, frequency_penalty); a row of logits is (V,). `isa` forces an
+# instruction set; the bits are the same.
+class SampleSettings:
+    def __init__(
+        self,
+        numbers: tuple[float, int, float, float, float, float, float],
+        logit_bias: tuple[tuple[int, float], ...],
+        num_logprobs: int,
+    ) -> None: ...
+
+class SampleMemory:
+    """Working memory of `sample_rows`, for one call at a time."""
+
+    def __init__(self) -> None: ...
+
+def sample_rows(
     logits: Floats,
-    settings: tuple[float, int, float, float, float, float, float],
-    logit_bias: tuple[tuple[int, float], ...],
-    history: tuple[int, ...],
-    num_prompt_tokens: int,
-    seed: int,
-    position: int,
-    num_logprobs: int,
-) -> tuple[int, float | None, tuple[tuple[int, float], ...], str | None]: ...
+    settings: list[SampleSettings],
+    seeds: list[int],
+    positions: list[int],
+    histories: dict[int, tuple[Sequence[int], int]],
+    token_ids: NDArray[np.int32],
+    memory: SampleMemory,
+    threads: Threads | None = None,
+    isa: str = "",
+) -> dict[int, tuple[float | None, tuple[tuple[int, float], ...], str | None]]: ...
 def token_logprob(logits: Floats, token_id: int) -> float: ...
 def row_masses(
     logits: Floats,
-    settings: tuple[float, int, float, float, float, float, float],
+    numbers: tuple[float, int, float, float, float, float, float],
     logit_bias: tuple[tuple[int, float], ...],
     history: tuple[int, ...],
     num_prompt_tokens: int,
+    isa: str = "",
 ) -> list[int]: ...
 def drawn(masses: Sequence[int], bits: int) -> int: ...
 def philox4x32(counter: Sequence[int], key: Sequence[int]) -> list[int]: ...

@@ -90,6 +90,11 @@ class NativeExecutor:
     def threads(self) -> int:
         return self._threads.count
 
+    @property
+    def pool(self) -> _native.Threads:
+        """The threads themselves: idle between two calls of `run`, for work of the same caller."""
+        return self._threads
+
     def load_weight(self, source: WeightSource) -> None:
         n, k = source.shape
         packed = _packed(source.format, n, k)

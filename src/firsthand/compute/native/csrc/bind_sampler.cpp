@@ -1,6 +1,6 @@
 // Python's view of the sampler.
 //
-// Owns: the conversion of arguments and results. `sample_row` and `token_logprob` work without
+// Owns: the conversion of arguments and results. `sample_rows` and `token_logprob` work without
 // the interpreter lock; the other functions are there for tests, and for looking inside.
 // May not know: arithmetic.
 // Read next: sampler.hpp.
@@ -24,6 +24,14 @@ namespace {
 namespace sampler = firsthand::sampler;
 
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void check_vocab_size(size_t size) {
+  if (size == 0 || size > static_cast<size_t>(sampler::kMaxVocab)) {
+    throw std::invalid_argument("logits must hold at least 1 and at most 1048576 values");
+  }
+}
 
 // A Python integer of any size; one that does not fit becomes an id that no vocabulary holds.
 int64_t token_id(nb::handle object) {
@@ -34,83 +42,131 @@ int64_t token_id(nb::handle object) {
   return overflow < 0 ? std::numeric_limits<int64_t>::min() : id;
 }
 
-struct Arguments {
-  std::vector<sampler::Bias> logit_bias;
-  std::vector<int64_t> history;
-  sampler::Settings settings;
-};
-
 std::span<const float> checked(const Row& row) {
-  if (row.size() == 0 || row.size() > static_cast<size_t>(sampler::kMaxVocab)) {
-    throw std::invalid_argument("logits must hold at least 1 and at most 1048576 values");
-  }
+  check_vocab_size(row.shape(0));
   return {row.data(), row.size()};
 }
 
-// `settings` is (temperature, top_k, top_p, min_p, repetition, presence, frequency penalty).
-Arguments arguments(const nb::tuple& settings, const nb::tuple& logit_bias,
-                    const nb::tuple& history, int64_t num_prompt_tokens) {
-  Arguments taken;
+// `numbers` is (temperature, top_k, top_p, min_p, repetition, presence, frequency penalty).
+sampler::Settings settings(const nb::tuple& numbers, const nb::tuple& logit_bias,
+                           int64_t num_logprobs) {
+  sampler::Settings taken{
+      .temperature = nb::cast<double>(numbers[0]),
+      .top_k = nb::cast<int64_t>(numbers[1]),
+      .top_p = nb::cast<double>(numbers[2]),
+      .min_p = nb::cast<double>(numbers[3]),
+      .repetition_penalty = nb::cast<double>(numbers[4]),
+      .presence_penalty = nb::cast<double>(numbers[5]),
+      .frequency_penalty = nb::cast<double>(numbers[6]),
+      .logit_bias = {},
+      .num_logprobs = num_logprobs,
+  };
   taken.logit_bias.reserve(logit_bias.size());
   for (nb::handle entry : logit_bias) {
     taken.logit_bias.push_back({token_id(entry[0]), nb::cast<double>(entry[1])});
   }
-  taken.history.reserve(history.size());
-  for (nb::handle id : history) taken.history.push_back(token_id(id));
-  taken.settings = {
-      .temperature = nb::cast<double>(settings[0]),
-      .top_k = nb::cast<int64_t>(settings[1]),
-      .top_p = nb::cast<double>(settings[2]),
-      .min_p = nb::cast<double>(settings[3]),
-      .repetition_penalty = nb::cast<double>(settings[4]),
-      .presence_penalty = nb::cast<double>(settings[5]),
-      .frequency_penalty = nb::cast<double>(settings[6]),
-      .logit_bias = taken.logit_bias,
-      .history = taken.history,
-      .num_prompt_tokens = num_prompt_tokens,
-  };
-  return taken;  // moved, never copied: the spans stay those of its vectors
+  return taken;
 }
 
-nb::object sample_row(const Row& logits, const nb::tuple& settings, const nb::tuple& logit_bias,
-                      const nb::tuple& history, int64_t num_prompt_tokens, uint64_t seed,
-                      uint64_t position, int64_t num_logprobs) {
-  const std::span<const float> row = checked(logits);
-  const Arguments taken = arguments(settings, logit_bias, history, num_prompt_tokens);
-  sampler::Outcome outcome;
-  {
-    const nb::gil_scoped_release unlocked;
-    outcome = sampler::sample_row(row, taken.settings, seed, position, num_logprobs);
+std::vector<int64_t> token_ids(nb::handle tuple) {
+  std::vector<int64_t> ids;
+  ids.reserve(nb::len(tuple));
+  for (nb::handle id : tuple) ids.push_back(token_id(id));
+  return ids;
+}
+
+// False: it does not fit into 64 bits.
+bool take_uint64(nb::handle object, uint64_t& value) {
+  value = PyLong_AsUnsignedLongLong(object.ptr());
+  if (value != std::numeric_limits<uint64_t>::max() || !PyErr_Occurred()) return true;
+  if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw nb::python_error();
+  PyErr_Clear();
+  return false;
+}
+
+std::vector<sampler::Draw> draws_of(const nb::list& settings, const nb::list& seeds,
+                                    const nb::list& positions, const nb::dict& histories) {
+  std::vector<sampler::Draw> draws(settings.size());
+  for (size_t i = 0; i < draws.size(); ++i) {
+    sampler::Draw& draw = draws[i];
+    draw.settings = nb::cast<const sampler::Settings*>(settings[i]);
+    draw.in_range = take_uint64(seeds[i], draw.seed);
+    draw.in_range &= take_uint64(positions[i], draw.position);
   }
-  if (!outcome.error.empty()) return nb::make_tuple(-1, nb::none(), nb::tuple(), outcome.error);
-  if (num_logprobs < 0) {
-    return nb::make_tuple(outcome.token_id, nb::none(), nb::tuple(), nb::none());
+  for (auto [row, history] : histories) {
+    sampler::Draw& draw = draws.at(nb::cast<size_t>(row));
+    draw.history = token_ids(history[0]);
+    draw.num_prompt_tokens = nb::cast<int64_t>(history[1]);
   }
+  return draws;
+}
+
+nb::object report_of(const sampler::Outcome& outcome, const sampler::Settings& settings) {
+  if (!outcome.error.empty()) return nb::make_tuple(nb::none(), nb::tuple(), outcome.error);
+  if (settings.num_logprobs < 0) return nb::object();
   nb::list top;
   for (const sampler::TokenLogprob& entry : outcome.top_logprobs) {
     top.append(nb::make_tuple(entry.token_id, entry.logprob));
   }
-  return nb::make_tuple(outcome.token_id, outcome.logprob, nb::tuple(top), nb::none());
+  return nb::make_tuple(outcome.logprob, nb::tuple(top), nb::none());
+}
+
+struct Memory {
+  std::vector<sampler::Scratch> scratch;
+};
+
+// The token of each row into `token_ids`; what more there is to say, by row. Settings, seeds and
+// positions have an entry per row; `histories` maps a row to (token ids, number of the prompt's).
+nb::dict sample_rows(const Rows& logits, const nb::list& settings, const nb::list& seeds,
+                     const nb::list& positions, const nb::dict& histories, const Ids& token_ids,
+                     Memory& memory, firsthand::Threads* threads, const std::string& isa) {
+  check_vocab_size(logits.shape(1));
+  const size_t size = logits.shape(0);
+  if (settings.size() != size || seeds.size() != size || positions.size() != size ||
+      token_ids.shape(0) != size) {
+    throw std::invalid_argument("each row of logits needs settings, a seed, a position, an id");
+  }
+  const std::vector<sampler::Draw> draws = draws_of(settings, seeds, positions, histories);
+  const sampler::RowKernels& kernels = sampler::choose_row_kernels(isa.c_str());
+  std::vector<sampler::Outcome> outcomes;
+  {
+    const nb::gil_scoped_release unlocked;
+    outcomes = sampler::sample_rows(logits.data(), static_cast<int64_t>(logits.shape(1)), draws,
+                                    kernels, threads, memory.scratch);
+  }
+  nb::dict reports;
+  for (size_t i = 0; i < size; ++i) {
+    token_ids.data()[i] = static_cast<int32_t>(outcomes[i].token_id);
+    const nb::object report = report_of(outcomes[i], *draws[i].settings);
+    if (report.is_valid()) reports[nb::int_(i)] = report;
+  }
+  return reports;
 }
 
 double token_logprob(const Row& logits, int64_t token_id) {
   const std::span<const float> row = checked(logits);
+  const sampler::RowKernels& kernels = sampler::choose_row_kernels("");
   std::string error;
   double logprob = 0.0;
   {
     const nb::gil_scoped_release unlocked;
-    logprob = sampler::token_logprob(row, token_id, error);
+    logprob = sampler::token_logprob(row, token_id, kernels, error);
   }
   if (!error.empty()) throw std::invalid_argument(error);
   return logprob;
 }
 
-nb::object row_masses(const Row& logits, const nb::tuple& settings, const nb::tuple& logit_bias,
-                      const nb::tuple& history, int64_t num_prompt_tokens) {
+nb::object row_masses(const Row& logits, const nb::tuple& numbers, const nb::tuple& logit_bias,
+                      const nb::tuple& history, int64_t num_prompt_tokens,
+                      const std::string& isa) {
   const std::span<const float> row = checked(logits);
-  const Arguments taken = arguments(settings, logit_bias, history, num_prompt_tokens);
+  const sampler::Settings taken = settings(numbers, logit_bias, -1);
+  const sampler::Draw draw{.settings = &taken,
+                           .history = token_ids(history),
+                           .num_prompt_tokens = num_prompt_tokens};
   std::string error;
-  const std::vector<uint64_t> masses = sampler::row_masses(row, taken.settings, error);
+  const auto masses =
+      sampler::row_masses(row, draw, sampler::choose_row_kernels(isa.c_str()), error);
   if (!error.empty()) throw std::invalid_argument(error);
   return nb::cast(masses);
 }
@@ -122,11 +178,19 @@ int64_t drawn(const std::vector<uint64_t>& masses, uint64_t bits) {
 }  // namespace
 
 void bind_sampler(nb::module_& m) {
-  m.def("sample_row", &sample_row, "logits"_a, "settings"_a, "logit_bias"_a, "history"_a,
-        "num_prompt_tokens"_a, "seed"_a, "position"_a, "num_logprobs"_a);
+  nb::class_<sampler::Settings>(m, "SampleSettings")
+      .def("__init__",
+           [](sampler::Settings* self, const nb::tuple& numbers, const nb::tuple& logit_bias,
+              int64_t num_logprobs) {
+             new (self) sampler::Settings(settings(numbers, logit_bias, num_logprobs));
+           },
+           "numbers"_a, "logit_bias"_a, "num_logprobs"_a);
+  nb::class_<Memory>(m, "SampleMemory").def(nb::init<>());
+  m.def("sample_rows", &sample_rows, "logits"_a, "settings"_a, "seeds"_a, "positions"_a,
+        "histories"_a, "token_ids"_a, "memory"_a, "threads"_a.none() = nb::none(), "isa"_a = "");
   m.def("token_logprob", &token_logprob, "logits"_a, "token_id"_a);
-  m.def("row_masses", &row_masses, "logits"_a, "settings"_a, "logit_bias"_a, "history"_a,
-        "num_prompt_tokens"_a);
+  m.def("row_masses", &row_masses, "logits"_a, "numbers"_a, "logit_bias"_a, "history"_a,
+        "num_prompt_tokens"_a, "isa"_a = "");
   m.def("drawn", &drawn, "masses"_a, "bits"_a);
   m.def("philox4x32", &sampler::philox4x32, "counter"_a, "key"_a);
   m.def("random_bits", &sampler::random_bits, "seed"_a, "position"_a);

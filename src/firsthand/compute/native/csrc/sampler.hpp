@@ -1,16 +1,19 @@
-// A row of logits becomes a token.
+// Rows of logits become tokens.
 //
-// Owns: every step from logits to a token, and the random number of a draw. One thread, one row;
-// the result depends on the arguments alone, to the last bit.
-// May not know: Python, the plan, other rows, where logits come from.
+// Owns: every step from logits to a token, and the random number of a draw. A row's result depends
+// on its own arguments alone, to the last bit: not on other rows, threads, or the instruction set.
+// May not know: Python, the plan, where logits come from.
 // Read next: engine/sampler.py, which states the steps; engine/sampler_reference.py, the same
-// steps in a dozen lines each; sampler.cpp; sampler_math.hpp.
+// steps in a dozen lines each; sampler.cpp; sampler_kernels.hpp.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "sampler_kernels.hpp"
+#include "threads.hpp"
 
 namespace firsthand::sampler {
 
@@ -32,6 +35,7 @@ struct TokenLogprob {
   float logprob;
 };
 
+// What a request asks for; the same for each of its rows.
 struct Settings {
   double temperature;
   int64_t top_k;  // 0: off
@@ -40,9 +44,21 @@ struct Settings {
   double repetition_penalty;
   double presence_penalty;
   double frequency_penalty;
-  std::span<const Bias> logit_bias;
-  std::span<const int64_t> history;  // prompt, then output
-  int64_t num_prompt_tokens;
+  std::vector<Bias> logit_bias;
+  int64_t num_logprobs;  // −1: none, not even the token's own
+
+  bool penalises() const {
+    return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
+  }
+};
+
+struct Draw {
+  const Settings* settings;
+  std::vector<int64_t> history;  // prompt, then output; looked at by penalties only
+  int64_t num_prompt_tokens = 0;
+  uint64_t seed = 0;
+  uint64_t position = 0;
+  bool in_range = true;  // false: seed or position does not fit into 64 bits
 };
 
 struct Outcome {
@@ -52,19 +68,43 @@ struct Outcome {
   std::string error;                       // not empty: no token
 };
 
-// The token, and on num_logprobs ≥ 0 its logprob and those of the num_logprobs best, from the raw
-// logits. Bad logits, or ids outside the row, give an error in the outcome. 1 ≤ V ≤ kMaxVocab.
-Outcome sample_row(std::span<const float> logits, const Settings& settings, uint64_t seed,
-                   uint64_t position, int64_t num_logprobs);
+struct Candidate {
+  double logit;
+  int32_t token_id;
+  uint64_t mass;
+
+  bool operator<(const Candidate& other) const {  // ranks before
+    return logit > other.logit || (logit == other.logit && token_id < other.token_id);
+  }
+};
+
+// The memory of one thread. It grows to what a row needs, and tells nothing about the next row.
+struct Scratch {
+  std::vector<int32_t> ids;     // of the tokens that are left, rising
+  std::vector<double> logits;        // theirs
+  std::vector<uint64_t> masses;      // theirs
+  std::vector<Candidate> candidates;
+  std::vector<uint64_t> sums;        // of the blocks of a whole row
+  std::vector<double> adjusted;      // a row after penalties
+  std::vector<int32_t> uses;         // by token id: 1 + its count in the output; 0 between rows
+};
+
+// One outcome per row of logits (draws, V). Bad logits, or ids outside the row, give an error in
+// the row's outcome. Without threads, on the calling one. `memory` gets one entry per thread: kept
+// from call to call, its pages need not come anew. 1 ≤ V ≤ kMaxVocab.
+std::vector<Outcome> sample_rows(const float* logits, int64_t vocab_size,
+                                 std::span<const Draw> draws, const RowKernels& kernels,
+                                 Threads* threads, std::vector<Scratch>& memory);
 
 // The log-probability of a token by the raw logits, as float64; −infinity for a masked token. On
 // bad logits, or an id outside the row, `error` is set. 1 ≤ V ≤ kMaxVocab.
-double token_logprob(std::span<const float> logits, int64_t token_id, std::string& error);
+double token_logprob(std::span<const float> logits, int64_t token_id, const RowKernels& kernels,
+                     std::string& error);
 
 // The masses (V,) from which a row's token is drawn; 0 for every token that a filter dropped.
-// Empty, with `error` set, where sample_row would give that error. Temperature ≥ kGreedyBelow.
-std::vector<uint64_t> row_masses(std::span<const float> logits, const Settings& settings,
-                                 std::string& error);
+// Empty, with `error` set, where sample_rows would give that error. Temperature ≥ kGreedyBelow.
+std::vector<uint64_t> row_masses(std::span<const float> logits, const Draw& draw,
+                                 const RowKernels& kernels, std::string& error);
 
 // The inverse of the cumulative masses, in the order of ids, at bits / 2⁶⁴ of their sum, which is
 // at least 1.

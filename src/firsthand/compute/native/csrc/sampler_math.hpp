@@ -2,7 +2,7 @@
 //
 // Owns: these functions and the floating-point mode that they need. None calls the C library.
 // May not know: logits, tokens.
-// Read next: sampler.cpp, their only user beside the tests.
+// Read next: sampler_kernels.cpp and sampler.cpp, their users beside the tests.
 #pragma once
 
 #include <array>
@@ -51,15 +51,12 @@ constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kLog2E = 0x1.71547652b82fep0;
 constexpr double kExpFloor = -700.0;  // e^−700 is a normal number, and nothing beside 1
 
-// Two lanes, the vector of every 64-bit processor. Compilers do not vectorise a loop over exp by
-// themselves: they turn the floor of exp into a branch.
-using Double2 [[gnu::vector_size(16)]] = double;
-using Bits2 [[gnu::vector_size(16)]] = uint64_t;
-
 // x = k · ln 2 + r with |r| ≤ ln 2 / 2; e^x = 2^k · e^r; e^r by its Taylor series to r¹³.
-// Number and Bits are double and uint64_t, or two of each.
+// Number and Bits are double and uint64_t, or vectors of them: compilers do not vectorise a loop
+// over it by themselves, they turn the floor into a branch. Always inline: sampler_kernels.cpp is
+// compiled once per instruction set, and no compilation may use the function of another.
 template <class Number, class Bits>
-inline Number exp_kernel(Number x) {
+[[gnu::always_inline]] inline Number exp_kernel(Number x) {
   constexpr double kRound = 0x1.8p52;  // adding it rounds to a whole number, left in the low bits
   const Number clamped = x > kExpFloor ? x : Number{} + kExpFloor;
   const Number shifted = clamped * kLog2E + kRound;
@@ -78,8 +75,8 @@ inline Number exp_kernel(Number x) {
   p = p * r + 0.5;
   p = p * r + 1.0;
   p = p * r + 1.0;
-  const Bits power_of_two = (std::bit_cast<Bits>(shifted) + 1023) << 52;
-  return p * std::bit_cast<Number>(power_of_two);
+  const Bits power_of_two = (__builtin_bit_cast(Bits, shifted) + 1023) << 52;
+  return p * __builtin_bit_cast(Number, power_of_two);
 }
 
 // exp of x ≤ 0, within 2 ulp; below −700 it is that of −700.
