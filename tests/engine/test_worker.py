@@ -60,8 +60,8 @@ def running(runner: FakeRunner, max_requests: int = 8, *, start: bool = True) ->
         worker.close(WAIT_S)
 
 
-def request(name: str, prompt: int = 2, new: int = 3) -> Request:
-    return Request(name, (1,) * prompt, SamplingParams(), StopRules(new), 0)
+def request(name: str, prompt: int = 2, new: int = 3, n: int = 1) -> Request:
+    return Request(name, (1,) * prompt, SamplingParams(), StopRules(new), 0, n)
 
 
 def reason(events: list[TokenEvent]) -> FinishReason:
@@ -165,6 +165,82 @@ def test_abort_by_id_is_told_in_the_stream() -> None:
         worker.abort("nobody")
         runner.gate.set()
         assert reason(list(stream)) is FinishReason.CANCELLED
+
+
+def ends(events: list[TokenEvent]) -> dict[int, FinishReason]:
+    """By index; none has two."""
+    found = [(event.index, event.finish.reason) for event in events if event.finish is not None]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def test_logprob_5_a_stream_ends_with_the_last_of_its_sequences() -> None:
+    with running(FakeRunner()) as worker:
+        stream = worker.submit(request("a", new=4, n=5))
+        events = list(stream)
+        assert ends(events) == dict.fromkeys(range(5), FinishReason.LENGTH)
+        for index in range(5):
+            own = [event for event in events if event.index == index]
+            assert [event.token_id for event in own] == [2, 3, 4, 5]
+            assert own[-1].finish is not None
+        assert list(stream) == []
+        assert worker.num_requests == 0
+
+
+def test_one_sequence_of_several_is_aborted_alone() -> None:
+    runner = FakeRunner()
+    runner.pause_in = 2
+    with running(runner) as worker:
+        stream = worker.submit(request("a", new=4, n=2))
+        first = next(stream)
+        stream.close_index(first.index)
+        runner.gate.set()
+        events = [first, *stream]
+        assert ends(events) == {
+            first.index: FinishReason.CANCELLED,
+            1 - first.index: FinishReason.LENGTH,
+        }
+        assert sum(event.index == 1 - first.index for event in events) == 4
+        stream.close_index(0)
+        stream.close()
+        assert len(list(worker.submit(request("b")))) == 3
+        assert worker.num_requests == 0
+
+
+def test_every_sequence_is_told_when_the_engine_stops_or_dies() -> None:
+    for dies, wanted in ((False, FinishReason.CANCELLED), (True, FinishReason.ERROR)):
+        runner = FakeRunner()
+        runner.pause_in = 2
+        with running(runner) as worker:
+            stream = worker.submit(request("a", new=400, n=3))
+            assert next(stream).finish is None
+            runner.dies = dies
+            if not dies:
+                worker.close(0.05)
+            runner.gate.set()
+            assert ends(list(stream)) == dict.fromkeys(range(3), wanted)
+
+
+def test_kv_1_an_abort_takes_effect_within_one_step_from_any_state() -> None:
+    """Waiting, in a long prompt, generating, following the first sequence, and ended."""
+    for new, prompt, n in ((400, 2, 1), (400, 60, 1), (400, 60, 4), (1, 2, 1)):
+        for num_steps in range(4):
+            runner = FakeRunner()
+            runner.pause_in = num_steps + 1
+            with running(runner) as worker:
+                other = worker.submit(request("other", new=30))
+                stream = worker.submit(request("a", prompt=prompt, new=new, n=n))
+                while runner.gate.is_set():
+                    time.sleep(0.001)
+                worker.abort("a")
+                before = runner.num_steps
+                runner.gate.set()
+                events = list(stream)
+                assert set(ends(events)) == set(range(n))
+                late = [event for event in events if event.token_id is not None]
+                assert len(late) <= n * (before + 1)
+                assert reason(list(other)) is FinishReason.LENGTH
+                assert worker.num_requests == 0
 
 
 def test_an_idle_worker_sleeps() -> None:

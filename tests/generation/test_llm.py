@@ -80,6 +80,52 @@ def test_batched_is_alone(llm: LLM) -> None:
         assert bits(llm.generate(prompt, **options)) == bits(completion)
 
 
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_logprob_4_logprob_6_several_answers_are_those_of_their_seeds(llm: LLM, n: int) -> None:
+    options: dict[str, Any] = {"max_tokens": 12, "logprobs": 2}
+    together = llm.generate("hello", n=n, seed=7, **options)
+    assert [answer.index for answer in together] == list(range(n))
+    assert len({answer.token_ids for answer in together}) == n
+    for index, answer in enumerate(together):
+        alone = llm.generate("hello", seed=7 + index, **options)
+        assert bits(answer) == bits(alone)
+    assert [bits(a) for a in llm.generate("hello", n=n, seed=7, **options)] == [
+        bits(a) for a in together
+    ]
+
+
+def test_several_answers_to_each_of_several_prompts(llm: LLM) -> None:
+    options: dict[str, Any] = {"max_tokens": 5, "seed": 1}
+    prompts = ["one", "and two"]
+    answers = llm.generate(prompts, n=3, **options)
+    for prompt, found in zip(prompts, answers, strict=True):
+        alone = llm.generate(prompt, n=3, **options)
+        assert [bits(answer) for answer in found] == [bits(answer) for answer in alone]
+    assert llm.generate("one", n=1, **options).token_ids == answers[0][0].token_ids
+
+
+def test_logprob_5_pieces_of_several_answers_tell_whose_they_are(llm: LLM) -> None:
+    """Different lengths by a stop string: one end each, and the others go on."""
+    options: dict[str, Any] = {"max_tokens": 40, "seed": 5, "stop": ["e", "a"]}
+    stream = llm.stream("hello", n=6, **options)
+    chunks = list(stream)
+    for index, answer in enumerate(stream.completions()):
+        own = [chunk for chunk in chunks if chunk.index == index]
+        assert [chunk.completion for chunk in own] == [None] * (len(own) - 1) + [answer]
+        assert "".join(chunk.text for chunk in own) == answer.text
+        assert bits(answer) == bits(llm.generate("hello", **{**options, "seed": 5 + index}))
+    report = chunks[-1].completion.report if chunks[-1].completion else None
+    assert report is not None
+    assert report.num_steps <= 41 * 6
+
+
+def test_a_time_limit_ends_what_is_not_done(llm: LLM) -> None:
+    done = llm.generate("hello", max_tokens=5, timeout_s=60.0, priority="urgent", tenant="t")
+    assert done.finish.reason is FinishReason.LENGTH
+    late = llm.generate("hello", max_tokens=50, timeout_s=1e-6, ignore_end=True)
+    assert late.finish.reason is FinishReason.DEADLINE
+
+
 def test_chunked_is_whole(micro_folder: Path, llm: LLM) -> None:
     prompt = "a prompt that is longer than a step of seven tokens"
     options: dict[str, Any] = {"seed": 3, "max_tokens": 10, "logprobs": 2}

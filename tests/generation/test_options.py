@@ -49,13 +49,18 @@ def test_every_option_arrives() -> None:
         "stop_token_ids": [7],
         "ignore_end": True,
         "repetition_guard": True,
+        "priority": "urgent",
+        "tenant": "someone",
+        "cache_salt": "salt",
+        "timeout_s": 2.5,
     }
     assert options.keys() == Options.__annotations__.keys()
-    checked = read_options(options, ENDS)
+    checked = read_options({**options, "n": 3}, ENDS)
     assert checked.sampling == SamplingParams(0.5, 4, 0.9, 0.1, 1.2, 0.3, 0.4, ((5, -1.0),), 2)
     assert checked.stop == StopRules(9, 1, ENDS, frozenset({7}), True, RepetitionGuard())
     assert checked.stop_strings == ("end",)
-    assert checked.seed == 0
+    assert (checked.seed, checked.n, checked.timeout_s) == (0, 3, 2.5)
+    assert (checked.priority, checked.tenant, checked.cache_salt) == ("urgent", "someone", "salt")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,16 @@ def test_every_option_arrives() -> None:
         ("ignore_end", {"ignore_end": 1}),
         ("repetition_guard", {"repetition_guard": 3}),
         ("temperature", {"temperature": "1"}),
+        ("n", {"n": 0}),
+        ("n", {"n": 129}),
+        ("n", {"n": True}),
+        ("priority", {"priority": "high"}),
+        ("priority", {"priority": 1}),
+        ("tenant", {"tenant": 7}),
+        ("tenant", {"tenant": "x" * 257}),
+        ("cache_salt", {"cache_salt": b"salt"}),
+        ("timeout_s", {"timeout_s": 0}),
+        ("timeout_s", {"timeout_s": float("nan")}),
     ],
 )
 def test_stop_3_sample_9_bad_values_are_refused_by_name(

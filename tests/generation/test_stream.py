@@ -10,9 +10,10 @@ import pytest
 
 from firsthand.engine.worker import EventStream
 from firsthand.errors import EngineError
+from firsthand.generation.choice import Job
 from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.report import LoadTimes, Memory, Report, StepLedger, build_report
-from firsthand.generation.stream import Job, TextStream
+from firsthand.generation.stream import TextStream
 from firsthand.request import (
     Finish,
     FinishReason,
@@ -52,7 +53,7 @@ class Harness:
         continues: bool = True,
     ) -> None:
         self.aborted: list[str] = []
-        self.events = EventStream("r", self.aborted.append)
+        self.events = EventStream("r", 1, lambda request_id, index: self.aborted.append(request_id))
         self.ledger = StepLedger(8)
         tokens = list(range(1, len(pieces) + 1))
         tokens += [0] if finish.reason is FinishReason.END_TOKEN else []
@@ -237,3 +238,89 @@ def test_a_stream_read_to_its_end_aborts_nothing() -> None:
     del harness.stream
     gc.collect()
     assert harness.aborted == []
+
+
+class Several(Harness):
+    """Three sequences whose events are put by the test."""
+
+    def __init__(self, *, stop: tuple[str, ...] = ()) -> None:
+        super().__init__([b"a", b"b", b"STOP"], stop=stop)
+        self.closed: list[tuple[str, int | None]] = []
+        self.events = EventStream("r", 3, lambda *closed: self.closed.append(closed))
+        request = Request("r", (1, 2, 3), SamplingParams(), StopRules(99), seed=2**64 - 1, n=3)
+        ticks = count(20)
+        self.stream = TextStream(
+            self.events,
+            Job(request, stop, continues=True, called_s=8.0, tokenized_s=9.0),
+            Pieces(b"a", b"b", b"STOP"),
+            lambda: float(next(ticks)),
+            self.ledger,
+            lambda request, timeline, steps: build_report(
+                LOAD, Memory(0, 0, 0, 0, 0), 3, timeline, steps
+            ),
+        )
+
+    def put(self, index: int, token_id: int | None, finish: Finish | None = None) -> None:
+        self.events.put(TokenEvent("r", token_id, 10.0, finish=finish, index=index))
+
+
+def test_logprob_5_each_index_has_one_end_and_nothing_after_it() -> None:
+    harness = Several()
+    for index, token_id, finish in (
+        (0, 1, None),
+        (2, 2, LENGTH),
+        (1, 2, None),
+        (0, 1, LENGTH),
+        (1, 0, END),
+    ):
+        harness.put(index, token_id, finish)
+    chunks = list(harness.stream)
+    assert [chunk.index for chunk in chunks] == [0, 2, 1, 0, 1]
+    assert [chunk.finish_reason for chunk in chunks] == [
+        None,
+        "length",
+        None,
+        "length",
+        "end_token",
+    ]
+    answers = harness.stream.completions()
+    assert [answer.text for answer in answers] == ["aa", "b", "b"]
+    assert [answer.index for answer in answers] == [0, 1, 2][: len(answers)]
+    assert [answer.seed for answer in answers] == [2**64 - 1, 0, 1]
+    assert harness.closed == []
+
+
+def test_stop_6_a_stop_string_ends_its_own_sequence() -> None:
+    harness = Several(stop=("STOP",))
+    harness.put(1, 3)
+    assert next(harness.stream).finish_reason == "stop_string"
+    assert harness.closed == [("r", 1)]
+    harness.put(1, 1)  # the engine did not know yet
+    harness.put(1, None, Finish(FinishReason.CANCELLED))
+    harness.put(0, 1, LENGTH)
+    harness.put(2, 3)
+    assert [chunk.index for chunk in harness.stream] == [0, 2]
+    assert [answer.text for answer in harness.stream.completions()] == ["a", "", ""]
+    assert harness.closed == [("r", 1), ("r", None)]
+
+
+def test_a_fault_of_one_sequence_is_its_own_end() -> None:
+    harness = Several()
+    harness.put(1, None, Finish(FinishReason.ERROR, "logits hold NaN"))
+    harness.put(0, 1, LENGTH)
+    harness.put(2, 2, LENGTH)
+    reasons = [answer.finish_reason for answer in harness.stream.completions()]
+    assert reasons == ["length", "error", "length"]
+
+
+def test_ctrl_c_ends_every_sequence_that_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Several()
+    harness.put(1, 1, LENGTH)
+    harness.put(2, 2)
+    chunks = [next(harness.stream), next(harness.stream)]
+    monkeypatch.setattr(harness.events, "_events", Interrupted())
+    chunks += list(harness.stream)
+    reasons = [answer.finish_reason for answer in harness.stream.completions()]
+    assert reasons == ["cancelled", "length", "cancelled"]
+    assert [chunk.index for chunk in chunks] == [1, 2, 0, 2]
+    assert harness.closed == [("r", None)]

@@ -58,9 +58,10 @@ class Engine:
     def add(self, request: Request) -> None:
         self._scheduler.add(request, self._clock())
 
-    def abort(self, request_id: str) -> list[TokenEvent]:
-        """End a request: one event per sequence that had not ended; its blocks are free at once."""
-        return self._scheduler.abort(request_id, self._clock())
+    def abort(self, request_id: str, index: int | None = None) -> list[TokenEvent]:
+        """End a request, or one of its sequences: one event per sequence that had not ended; the
+        blocks are free at once."""
+        return self._scheduler.abort(request_id, self._clock(), index)
 
     def step(self) -> list[TokenEvent]:
         """One step of all sequences; the tokens and ends that it brought."""

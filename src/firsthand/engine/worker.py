@@ -7,8 +7,8 @@ Read next: `engine.py`; above, `generation/llm.py` reads the streams.
 Only frozen values cross, through queues whose put and get are single operations of the
 interpreter. A caller never holds a lock of ours: a Ctrl-C may arrive between any two of its
 instructions, and a lock left held would stop the engine for good. A stream holds at most
-max_tokens + 1 events, because a request gives no more, so the engine never waits for a reader. An
-idle worker sleeps in the inbox's `get`.
+n · (max_tokens + 1) events, because a request gives no more, so the engine never waits for a
+reader. An idle worker sleeps in the inbox's `get`.
 """
 
 from __future__ import annotations
@@ -29,40 +29,56 @@ T = TypeVar("T")
 
 
 class EventStream:
-    """The events of one request, in order; ends after the event with a finish.
+    """The events of one request, in order; ends after the finish of the last of its n sequences.
 
     Reading waits for the next event and can be interrupted. `close` aborts what is left, and may
-    be called at any time, from any thread, more than once.
+    be called at any time, from any thread, more than once; `close_index` one sequence only.
     """
 
-    def __init__(self, request_id: str, abort: Callable[[str], None]) -> None:
+    def __init__(self, request_id: str, n: int, abort: Callable[[str, int | None], None]) -> None:
         self._request_id = request_id
         self._abort = abort
         self._events: SimpleQueue[TokenEvent] = SimpleQueue()
-        self._finished = False
+        self._num_unread = n  # finishes that the reader has not seen
+        self._open = set(range(n))  # sequences whose finish was not put
 
     @property
     def request_id(self) -> str:
         return self._request_id
 
-    def put(self, event: TokenEvent) -> None:
-        """For the worker."""
+    def put(self, event: TokenEvent) -> bool:
+        """For the worker. True: that was the last event."""
         self._events.put(event)
+        if event.finish is None:
+            return False
+        self._open.discard(event.index)
+        return not self._open
+
+    def end(self, finish: Finish, at_s: float) -> None:
+        """For the worker: end every sequence that is open."""
+        for index in sorted(self._open):
+            self.put(TokenEvent(self._request_id, None, at_s, finish=finish, index=index))
 
     def __iter__(self) -> Iterator[TokenEvent]:
         return self
 
     def __next__(self) -> TokenEvent:
-        if self._finished:
+        if self._num_unread <= 0:
             raise StopIteration
         event = self._events.get()
-        self._finished = event.finish is not None
+        if event.finish is not None:
+            self._num_unread -= 1
         return event
 
     def close(self) -> None:
-        if not self._finished:
-            self._finished = True
-            self._abort(self._request_id)
+        if self._num_unread > 0:
+            self._num_unread = 0
+            self._abort(self._request_id, None)
+
+    def close_index(self, index: int) -> None:
+        """Abort one sequence; its finish still comes, unless it has come."""
+        if self._num_unread > 0:
+            self._abort(self._request_id, index)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +89,10 @@ class _Submit:
 
 @dataclass(frozen=True, slots=True)
 class _Abort:
+    """`index` None: the whole request."""
+
     request_id: str
+    index: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,15 +145,16 @@ class Worker:
             raise InvalidRequest("request_id", f"{request.request_id!r} is in progress")
         if len(self._streams) + self._inbox.qsize() >= self._max_requests:
             raise CapacityExceeded(f"{self._max_requests} requests are in progress already")
-        stream = EventStream(request.request_id, self.abort)
+        stream = EventStream(request.request_id, request.n, self.abort)
         self._inbox.put(_Submit(request, stream))
         if self._ended:  # the thread's last look may have come before the put
             self._check_runs()
         return stream
 
-    def abort(self, request_id: str) -> None:
-        """Ask for the end of a request; its stream gets a CANCELLED finish. No-op if ended."""
-        self._inbox.put(_Abort(request_id))
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ask for the end of a request, or of one of its sequences: before the next step, whatever
+        it is doing. The stream gets a CANCELLED finish for each. No-op for what has ended."""
+        self._inbox.put(_Abort(request_id, index))
 
     def call(self, action: Callable[[], T]) -> T:
         """Run `action` on the engine's thread, between two steps, and give what it gives.
@@ -213,8 +233,8 @@ class Worker:
         match message:
             case _Submit(request, stream):
                 self._add(request, stream)
-            case _Abort(request_id):
-                self._deliver(self._engine.abort(request_id))
+            case _Abort(request_id, index):
+                self._deliver(self._engine.abort(request_id, index))
             case _Call(action, reply):
                 try:
                     reply.put((action(), None))
@@ -234,15 +254,14 @@ class Worker:
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
         """Put each event into its stream; the stream leaves the table with its last one."""
+        streams = self._streams
         for event in events:
-            stream = self._streams[event.request_id]
-            if event.finish is not None:
-                del self._streams[event.request_id]
-            stream.put(event)
+            if streams[event.request_id].put(event):
+                del streams[event.request_id]
 
     def _end(self, streams: Sequence[EventStream], finish: Finish) -> None:
         for stream in streams:
-            stream.put(TokenEvent(stream.request_id, None, self._clock(), finish=finish))
+            stream.end(finish, self._clock())
 
 
 _CLOSED = "the engine was closed"

@@ -36,7 +36,9 @@ class Completion:
     `text` has neither the end token nor the stop string; `token_ids` has the end token, or ends
     with the token that completed the stop string, and is as long as `usage.completion_tokens`.
     `finish_reason` is one of `request.FinishReason`; `finish.cause` has its detail. `logprobs`
-    has one entry per token id, or is None if they were not asked for. `seed` repeats the answer.
+    has one entry per token id, or is None if they were not asked for. `seed` repeats the answer,
+    also on its own: that of `index` of a request with n > 1 is the request's plus the index. Each
+    has a report, of its own tokens; memory and the sums over steps in it are the request's.
     """
 
     text: str
@@ -46,6 +48,7 @@ class Completion:
     seed: int
     report: Report
     logprobs: tuple[TokenLogprob, ...] | None = None
+    index: int = 0
 
     @property
     def finish_reason(self) -> str:
@@ -54,6 +57,7 @@ class Completion:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
+            "index": self.index,
             "text": self.text,
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
@@ -75,13 +79,15 @@ class Chunk:
 
     The texts of all chunks joined are `completion.text`, the token ids joined are its
     `token_ids`. Text may come later than its token (half a character, a possible stop string),
-    so either may be empty. Exactly the last chunk has a `completion`.
+    so either may be empty. Exactly the last chunk has a `completion`. With n > 1 that holds for
+    the chunks of each `index`.
     """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
     completion: Completion | None = None
+    index: int = 0
 
     @property
     def finish_reason(self) -> str | None:

@@ -29,6 +29,7 @@ from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import Sampler
 from firsthand.engine.worker import Worker
 from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
+from firsthand.generation.choice import Job
 from firsthand.generation.completion import Completion
 from firsthand.generation.loading import (
     Claim,
@@ -48,7 +49,7 @@ from firsthand.generation.report import (
     build_report,
     peak_rss_bytes,
 )
-from firsthand.generation.stream import Job, TextStream
+from firsthand.generation.stream import TextStream
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.request import FinishReason, Request
 from firsthand.scheduling.scheduler import Scheduler
@@ -58,6 +59,7 @@ from firsthand.text.templates import ChatTemplate
 MAX_WAITING = 1024
 
 Messages = Sequence[Mapping[str, Any]]
+One = Literal[1] | None  # of `n`: one completion, which is not in a list
 
 
 class LLM:
@@ -141,46 +143,82 @@ class LLM:
         return self._loaded.tokenizer.encode_rendered(rendered)
 
     @overload
-    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Completion: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: str | Sequence[int], *, n: One = None, **options: Unpack[Options]
+    ) -> Completion: ...
 
     @overload
     def generate(
-        self, prompt: list[str] | list[list[int]], **options: Unpack[Options]
+        self, prompt: str | Sequence[int], *, n: int, **options: Unpack[Options]
     ) -> list[Completion]: ...
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: list[str] | list[list[int]], *, n: One = None, **options: Unpack[Options]
+    ) -> list[Completion]: ...
+
+    @overload
     def generate(
-        self, prompt: str | Sequence[int] | list[str] | list[list[int]], **options: Unpack[Options]
-    ) -> Completion | list[Completion]:
+        self, prompt: list[str] | list[list[int]], *, n: int, **options: Unpack[Options]
+    ) -> list[list[Completion]]: ...
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | list[str] | list[list[int]],
+        *,
+        n: int | None = None,
+        **options: Unpack[Options],
+    ) -> Completion | list[Completion] | list[list[Completion]]:
         """Continue a prompt; or each prompt of a list, giving what it would give alone.
 
-        Ctrl-C ends what runs with finish reason CANCELLED. A fault of the engine raises
-        EngineError; in a list it is the finish reason ERROR of the prompts that it hit.
+        With n > 1, that many continuations of each prompt, as a list: number i is the one that the
+        seed + i gives alone. Ctrl-C ends what runs with finish reason CANCELLED. A fault of the
+        engine raises EngineError; in a list it is the finish reason ERROR of those that it hit.
         """
         called_s = self._clock()
-        checked = self._read(options)
+        checked = self._read(options, n)
         if not _is_list_of_prompts(prompt):
-            return self._submit(self._job(self._ids(prompt), checked, called_s)).completion()
+            return _natural(self._submit(self._job(self._ids(prompt), checked, called_s)), checked)
         jobs = []
         for one in prompt:
             called_s = self._clock()
             jobs.append(self._job(self._ids(one), checked, called_s))
             self._engine.check(jobs[-1].request)  # all are right before the first one runs
-        return list(self._run_all(jobs))
+        answers = list(self._run_all(jobs))
+        return answers if checked.n > 1 else [answer[0] for answer in answers]
 
-    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> TextStream:
-        """As `generate`, piece by piece. Closing the stream aborts the request."""
+    def stream(
+        self, prompt: str | Sequence[int], *, n: int | None = None, **options: Unpack[Options]
+    ) -> TextStream:
+        """As `generate`, piece by piece; with n > 1 the pieces of all come as they are there, and
+        `index` tells which. Closing the stream aborts the request."""
         called_s = self._clock()
-        checked = self._read(options)
+        checked = self._read(options, n)
         return self._submit(self._job(self._ids(prompt), checked, called_s))
 
-    def chat(self, messages: Messages, **options: Unpack[Options]) -> Completion:
-        """Answer a conversation: a list of {"role": …, "content": …}, in the model's template."""
-        return self.stream_chat(messages, **options).completion()
+    @overload
+    def chat(  # type: ignore[overload-overlap]
+        self, messages: Messages, *, n: One = None, **options: Unpack[Options]
+    ) -> Completion: ...
 
-    def stream_chat(self, messages: Messages, **options: Unpack[Options]) -> TextStream:
+    @overload
+    def chat(
+        self, messages: Messages, *, n: int, **options: Unpack[Options]
+    ) -> list[Completion]: ...
+
+    def chat(
+        self, messages: Messages, *, n: int | None = None, **options: Unpack[Options]
+    ) -> Completion | list[Completion]:
+        """Answer a conversation: a list of {"role": …, "content": …}, in the model's template."""
+        checked = self._read(options, n)
+        return _natural(self.stream_chat(messages, n=n, **options), checked)
+
+    def stream_chat(
+        self, messages: Messages, *, n: int | None = None, **options: Unpack[Options]
+    ) -> TextStream:
         """As `chat`, piece by piece."""
         called_s = self._clock()
-        checked = self._read(options)
+        checked = self._read(options, n)
         token_ids = tuple(self.tokenize_chat(messages))
         return self._submit(self._job(token_ids, checked, called_s, continues=False))
 
@@ -218,8 +256,8 @@ class LLM:
             peak_rss_bytes=peak_rss_bytes(),
         )
 
-    def _read(self, options: Mapping[str, Any]) -> Checked:
-        return read_options(options, self._loaded.tokenizer.end_ids)
+    def _read(self, options: Mapping[str, Any], n: int | None = None) -> Checked:
+        return read_options({**options, "n": n}, self._loaded.tokenizer.end_ids)
 
     def _ids(self, prompt: object) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -251,6 +289,11 @@ class LLM:
             sampling=checked.sampling,
             stop=checked.stop,
             seed=fresh_seed() if checked.seed is None else checked.seed,
+            n=checked.n,
+            priority=checked.priority,
+            tenant=checked.tenant,
+            cache_salt=checked.cache_salt,
+            deadline_s=None if checked.timeout_s is None else called_s + checked.timeout_s,
         )
         return Job(request, checked.stop_strings, continues, called_s, self._clock())
 
@@ -264,8 +307,8 @@ class LLM:
             self._worker.abort(request_id)
             raise
 
-    def _run_all(self, jobs: Sequence[Job]) -> Iterator[Completion]:
-        """Each job's completion, in order. A few more than run at once are submitted ahead, so
+    def _run_all(self, jobs: Sequence[Job]) -> Iterator[list[Completion]]:
+        """Each job's completions, in order. A few more than run at once are submitted ahead, so
         that a place is taken again in the step after it is free, and the inbox stays short."""
         ahead = 2 * self._loaded.limits.max_sequences
         waiting = deque(jobs)
@@ -276,9 +319,12 @@ class LLM:
                 while waiting and len(submitted) < ahead:
                     submitted.append(self._submit(waiting.popleft()))
                 stream = submitted.popleft()
-                completion = _cancelled(stream) if interrupted else _outcome(stream)
-                interrupted = interrupted or completion.finish.reason is FinishReason.CANCELLED
-                yield completion
+                if interrupted:
+                    stream.cancel()
+                completions = _outcome(stream)
+                reasons = [completion.finish.reason for completion in completions]
+                interrupted = interrupted or FinishReason.CANCELLED in reasons
+                yield completions
         finally:
             for stream in submitted:
                 stream.close()
@@ -310,17 +356,16 @@ def _is_list_of_prompts(
     return isinstance(prompt, list | tuple) and bool(prompt) and not isinstance(prompt[0], int)
 
 
-def _outcome(stream: TextStream) -> Completion:
-    """The completion, also of a request that ended by a fault."""
+def _natural(stream: TextStream, checked: Checked) -> Completion | list[Completion]:
+    """Read to the end: one completion, or a list where several were asked for."""
+    return stream.completions() if checked.n > 1 else stream.completion()
+
+
+def _outcome(stream: TextStream) -> list[Completion]:
+    """The completions, also of a request that ended by a fault."""
     try:
-        return stream.completion()
+        return stream.completions()
     except EngineError:
         if stream.failed is None:
             raise
-        return stream.failed
-
-
-def _cancelled(stream: TextStream) -> Completion:
-    completion = stream.cancel().completion
-    assert completion is not None, "a cancelled stream has ended"
-    return completion
+        return [stream.failed]

@@ -17,17 +17,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from firsthand.checks import check_integer, shown
+from firsthand.checks import check_choice, check_integer, check_number, shown
 from firsthand.errors import InvalidRequest
-from firsthand.request import MAX_SEED, RepetitionGuard, SamplingParams, StopRules
+from firsthand.request import (
+    MAX_CHOICES,
+    MAX_SEED,
+    Priority,
+    RepetitionGuard,
+    SamplingParams,
+    StopRules,
+)
 from firsthand.text.stops import parse_stop
 
 DEFAULT_MAX_TOKENS = 256
 MAX_NAME_CHARS = 80  # of an unknown option, in the error
+MAX_NAME_LENGTH = 256  # of a tenant or a salt
+MAX_TIMEOUT_S = 30 * 86_400.0
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of a generation; `read_options` states each default."""
+    """Keyword arguments of a generation, beside `n`; `read_options` states each default."""
 
     max_tokens: int | None  # 256; beyond the context, the generation ends when that is full
     min_tokens: int | None  # 0; no end token or stop id ends it before so many tokens
@@ -45,6 +54,10 @@ class Options(TypedDict, total=False):
     stop_token_ids: Iterable[int] | None  # none
     ignore_end: bool | None  # False; True: the model's end tokens are ordinary ones
     repetition_guard: RepetitionGuard | bool | None  # off; True: the guard's defaults
+    priority: str | None  # "normal"; or "urgent", "background"
+    tenant: str | None  # ""; whose request it is, for fairness between tenants
+    cache_salt: str | None  # ""; blocks of the cache are shared within one salt only
+    timeout_s: float | None  # none; seconds from the call, after which it ends with "deadline"
 
 
 _SAMPLING = (
@@ -61,17 +74,26 @@ _SAMPLING = (
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The options of one generation, typed and in range. `seed` None: draw one per request."""
+    """The options of one generation, typed and in range. `seed` None: draw one per request.
+
+    `n` sequences go on from the prompt, sequence `index` with seed + index. `timeout_s` counts from
+    the call; it becomes a time of the engine's clock when that is known.
+    """
 
     sampling: SamplingParams
     stop: StopRules
     stop_strings: tuple[str, ...]
     seed: int | None
+    n: int
+    priority: Priority
+    tenant: str
+    cache_salt: str
+    timeout_s: float | None
 
 
 def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> Checked:
     """Raises InvalidRequest on an unknown name, with a suggestion, or on a value out of range."""
-    check_names(options, Options.__annotations__)
+    check_names(options, {*Options.__annotations__, "n"})
     given = {name: value for name, value in options.items() if value is not None}
     sampling: dict[str, Any] = {name: given[name] for name in _SAMPLING if name in given}
     if "logit_bias" in given:
@@ -80,6 +102,11 @@ def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> C
     if seed is not None:
         check_integer("seed", seed, 0, MAX_SEED)
     max_tokens = given.get("max_tokens", DEFAULT_MAX_TOKENS)
+    n = given.get("n", 1)
+    check_integer("n", n, 1, MAX_CHOICES)
+    timeout_s = given.get("timeout_s")
+    if timeout_s is not None:
+        check_number("timeout_s", timeout_s, 0.0, MAX_TIMEOUT_S, low_open=True)
     return Checked(
         sampling=SamplingParams(**sampling),
         stop=StopRules(
@@ -92,6 +119,11 @@ def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> C
         ),
         stop_strings=parse_stop(given.get("stop")),
         seed=seed,
+        n=n,
+        priority=_priority(given.get("priority", Priority.NORMAL)),
+        tenant=_name("tenant", given.get("tenant", "")),
+        cache_salt=_name("cache_salt", given.get("cache_salt", "")),
+        timeout_s=timeout_s,
     )
 
 
@@ -125,6 +157,19 @@ def _stop_token_ids(given: object) -> frozenset[int]:
         # Before the set: there, True would be 1.
         check_integer("stop_token_ids", token_id, 0)
     return frozenset(token_ids)
+
+
+def _priority(given: object) -> Priority:
+    check_choice("priority", given, tuple(Priority))
+    return Priority(str(given))
+
+
+def _name(field: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidRequest(field, f"must be text, not {shown(given)}")
+    if len(given) > MAX_NAME_LENGTH:
+        raise InvalidRequest(field, f"must have at most {MAX_NAME_LENGTH} characters")
+    return given
 
 
 def _flag(name: str, given: object) -> bool:

@@ -150,7 +150,7 @@ class StepLedger:
 
     def record(self, facts: StepFacts) -> None:
         """For the engine: its `on_step`."""
-        for request_id in facts.request_ids:
+        for request_id in dict.fromkeys(facts.request_ids):  # once, however many its sequences
             times = self._times.pop(request_id, None) or StepTimes(facts.started_s)
             times.forward_ms += facts.forward_ms
             times.sample_ms += facts.sample_ms

@@ -123,11 +123,13 @@ class Scheduler:
         for sequence in self._requests.add(request, arrival_s, together=together):
             self._queue.add(sequence)
 
-    def abort(self, request_id: str, now_s: float) -> list[TokenEvent]:
-        """End a request, waiting or running: one event per sequence that had not ended."""
+    def abort(self, request_id: str, now_s: float, index: int | None = None) -> list[TokenEvent]:
+        """End a request, or one of its sequences, waiting or running: one event per sequence that
+        had not ended."""
         return [
             self._finish(sequence, FinishReason.CANCELLED, now_s)
             for sequence in self._requests.open_of(request_id)
+            if index is None or sequence.index == index
         ]
 
     def plan(self, now_s: float) -> StepPlan:
