@@ -62,6 +62,16 @@ def test_the_page_names_every_key_of_latency(model: str) -> None:
     assert [key for key in keys if f"`{key}`" not in page] == []
 
 
+def test_bench_throughput(model: str) -> None:
+    given = ("bench", "throughput", model, *SMALL, *OUTPUT, "--concurrency", "3")
+    found = called(*given)
+    assert found["concurrency"] == 3
+    page = (Path(__file__).resolve().parents[2] / "docs" / "measure.md").read_text(encoding="utf-8")
+    keys = [*found, *found["kv_blocks"], *found["step_ms"]]
+    assert [key for key in keys if f"`{key}`" not in page] == []
+    assert "outside the kernels" in shown(*given)
+
+
 def test_bench_startup(model: str) -> None:
     assert called("bench", "startup", model, *SMALL)["first_token_ms"]["median"] > 0
     assert "first token" in shown("bench", "startup", model, *SMALL)
@@ -126,6 +136,8 @@ def test_profile(model: str, step: str, tmp_path: Path) -> None:
         (("bench", "latency", "M", "--output-tokens", "1"), "output_tokens"),
         (("bench", "latency", "M", "--repeats", "0"), "repeats"),
         (("bench", "latency", "M", "--prompt-tokens", "9999"), "prompt_tokens"),
+        (("bench", "throughput", "M", "--concurrency", "0"), "concurrency"),
+        (("bench", "throughput", "M", "--output-tokens", "1"), "output_tokens"),
         (("bench", "startup", "M", "--repeats", "0"), "repeats"),
         (("bench", "ablate", "M", "--output-tokens", "1"), "output_tokens"),
         (("bench", "ablate", "M", "--only", "colour"), "only"),
@@ -143,5 +155,5 @@ def test_a_bad_value_is_named_and_is_2(model: str, arguments: tuple[str, ...], f
 
 def test_bench_without_a_command_shows_them() -> None:
     done = CliRunner().invoke(build_app(), ["bench", "--help"])
-    for command in ("latency", "startup", "ablate"):
+    for command in ("latency", "throughput", "startup", "ablate"):
         assert f"\n  {command} " in done.output

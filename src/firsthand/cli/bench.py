@@ -1,8 +1,8 @@
-"""The commands that measure: bench latency, bench startup, bench ablate, profile.
+"""The commands that measure: bench latency, throughput, startup and ablate; profile.
 
 Owns: their options and the layout of what they found.
 May not know: how anything is measured.
-Read next: `measure/latency.py`, `measure/profile.py`.
+Read next: `measure/latency.py`, `measure/throughput.py`, `measure/profile.py`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,42 @@ def latency(
         if found.compiled is not None:
             print(f"compiled {compiled_line(found.compiled)}")
         print(machine_line(machine))
+
+
+def throughput(
+    model: options.Model,
+    concurrency: Annotated[int, typer.Option(help="Sequences at once.")] = 16,
+    prompt_tokens: PromptTokens = 64,
+    output_tokens: OutputTokens = 128,
+    repeats: Repeats = 5,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Time many sequences at once, and what of a step is not computing."""
+    with reported(as_json):
+        from firsthand.measure.latency import check_sizes
+        from firsthand.measure.throughput import check_concurrency, measure_throughput
+
+        check_concurrency(concurrency)
+        check_sizes(None, prompt_tokens, output_tokens, repeats)
+        with open_llm(model, loading, concurrency) as llm:
+            found = measure_throughput(llm, concurrency, prompt_tokens, output_tokens, repeats)
+        if as_json:
+            print_json(found.to_dict())
+            return
+        rows = [
+            (name, *(f"{value:.1f}" for value in asdict(spread).values()))
+            for name, spread in (
+                ("output tokens/s", found.output_tokens_per_second),
+                ("step, ms", found.step_ms),
+            )
+        ]
+        print_table(("", "MIN", "MEDIAN", "MAX"), rows)
+        print(f"outside the kernels {found.outside_kernels_share:.1%} of a step")
+        print(
+            f"cache blocks {found.kv_blocks.peak} of {found.kv_blocks.total}; "
+            f"{found.num_preemptions} preemptions; {found.format}; {found.threads} threads"
+        )
 
 
 def startup(

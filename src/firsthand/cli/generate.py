@@ -160,12 +160,13 @@ class Stream(Protocol):
     def cancel(self) -> firsthand.Chunk: ...
 
 
-def open_llm(model: str, loading: options.Loading) -> firsthand.LLM:
-    """The model, ready for one sequence; progress goes to standard error while it is loaded."""
+def open_llm(model: str, loading: options.Loading, max_sequences: int = 1) -> firsthand.LLM:
+    """The model, ready for so many sequences at once; progress goes to standard error while it is
+    loaded."""
     report = progress()
     llm = firsthand.LLM(
         model,
-        max_sequences=1,
+        max_sequences=max_sequences,
         progress=lambda done, total: report("loading", done, total),
         **asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())},
     )

@@ -118,6 +118,7 @@ def _bench() -> typer.Typer:
     group = typer.Typer(help="Measure a model on this machine.", no_args_is_help=True)
     commands: dict[str, Callable[..., None]] = {
         "latency": bench.latency,
+        "throughput": bench.throughput,
         "startup": bench.startup,
         "ablate": bench.ablate,
     }

@@ -15,7 +15,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, overload
@@ -25,6 +26,7 @@ from firsthand.compute.executor import Executor, OpTime
 from firsthand.compute.native._native import Threads
 from firsthand.compute.native.executor import available_threads
 from firsthand.engine.engine import Engine
+from firsthand.engine.facts import StepFacts
 from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import Sampler
 from firsthand.engine.worker import Worker
@@ -41,6 +43,7 @@ from firsthand.generation.loading import (
 )
 from firsthand.generation.options import Checked, Options, check_names, fresh_seed, read_options
 from firsthand.generation.report import (
+    Listeners,
     Memory,
     Report,
     StepLedger,
@@ -96,6 +99,7 @@ class LLM:
         self._loaded = loaded
         max_requests = MAX_WAITING + loaded.limits.max_sequences
         self._ledger = StepLedger(capacity=2 * max_requests)
+        self._listeners = Listeners((self._ledger.record,))
         self._runner = ModelRunner(
             loaded.executor,
             loaded.store,
@@ -105,7 +109,7 @@ class LLM:
         )
         pool = BlockPool(loaded.num_pool_blocks, loaded.store.block_size)
         scheduler = Scheduler(loaded.limits, pool)
-        self._engine = Engine(scheduler, self._runner, self._clock, self._ledger.record)
+        self._engine = Engine(scheduler, self._runner, self._clock, self._listeners.tell)
         self._worker = Worker(self._engine, self._clock, max_requests)
         self._numbers = count()
         self._templates = TemplateProcess()
@@ -243,6 +247,16 @@ class LLM:
             )
 
         return self._worker.call(run)
+
+    @contextmanager
+    def listening(self, listener: Callable[[StepFacts], None]) -> Iterator[None]:
+        """Meanwhile, `listener` gets the facts of each step, on the engine's thread: it must be
+        quick, and must not raise."""
+        self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     def memory(self, num_tokens: int = 0) -> Memory:
         """What holds the memory now; `num_tokens` are those of one request in the KV store."""

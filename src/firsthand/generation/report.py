@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -149,7 +150,7 @@ class StepLedger:
         return self._times.get(request_id, StepTimes())
 
     def record(self, facts: StepFacts) -> None:
-        """For the engine: its `on_step`."""
+        """For the engine, step by step."""
         for request_id in dict.fromkeys(facts.request_ids):  # once, however many its sequences
             times = self._times.pop(request_id, None) or StepTimes(facts.started_s)
             times.forward_ms += facts.forward_ms
@@ -159,6 +160,24 @@ class StepLedger:
             self._times[request_id] = times
         while len(self._times) > self.capacity:
             del self._times[next(iter(self._times))]
+
+
+@dataclass(slots=True)
+class Listeners:
+    """Those who are told of each step, on the engine's thread, before its events are delivered."""
+
+    _all: tuple[Callable[[StepFacts], None], ...] = ()
+
+    def add(self, listener: Callable[[StepFacts], None]) -> None:
+        self._all = (*self._all, listener)
+
+    def remove(self, listener: Callable[[StepFacts], None]) -> None:
+        self._all = tuple(one for one in self._all if one != listener)
+
+    def tell(self, facts: StepFacts) -> None:
+        """For the engine: its `on_step`."""
+        for listener in self._all:
+            listener(facts)
 
 
 @dataclass(frozen=True, slots=True)
