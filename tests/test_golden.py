@@ -54,9 +54,11 @@ def llm(smollm2_path: Path) -> Iterator[LLM]:
 
 def answer(llm: LLM, case: dict[str, Any]) -> Completion:
     options = {name: value for name, value in case.items() if name not in ("prompt", "messages")}
+    completion: Completion
     if "messages" in case:
-        return llm.chat(case["messages"], logprobs=1, **options)
-    completion: Completion = llm.generate(case["prompt"], logprobs=1, **options)
+        completion = llm.chat(case["messages"], logprobs=1, **options)
+    else:
+        completion = llm.generate(case["prompt"], logprobs=1, **options)
     return completion
 
 
