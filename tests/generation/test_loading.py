@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,7 +17,9 @@ from firsthand.generation.loading import (
     LoadKeywords,
     LoadOptions,
     load_model,
+    plan_model,
 )
+from firsthand.weights.sources import Quantization
 
 
 @pytest.mark.parametrize(
@@ -35,8 +38,11 @@ from firsthand.generation.loading import (
         ("max_context", {"max_context": 1.5}),
         ("max_sequences", {"max_sequences": 0}),
         ("max_sequences", {"max_sequences": 9, "max_step_tokens": 8}),
-        ("max_logit_rows", {"max_logit_rows": 3}),  # fewer than sequences
+        ("max_logit_rows", {"max_logit_rows": 3, "max_sequences": 4}),  # fewer than sequences
         ("max_logit_rows", {"max_logit_rows": 9, "max_step_tokens": 8}),
+        ("memory_limit", {"memory_limit": "2 gib"}),
+        ("memory_limit", {"memory_limit": 0}),
+        ("memory_limit", {"memory_limit": "120%"}),
         ("attention", {"attention": "plain"}),
         ("compile", {"compile": True}),
         ("compile_buckets", {"compile_buckets": [128]}),
@@ -113,5 +119,74 @@ def test_a_kv_store_that_does_not_fit_is_refused_with_its_numbers(
         raise MemoryError
 
     monkeypatch.setattr(loading, "PagedStore", no_memory)
-    with pytest.raises(CapacityExceeded, match="4 sequences of 512 tokens"):
-        load_model(micro_folder, LoadOptions())
+    with pytest.raises(CapacityExceeded, match="3 sequences of 512 tokens"):
+        load_model(micro_folder, LoadOptions(max_sequences=3))
+
+
+@pytest.mark.native
+def test_memory_decides_context_and_sequences_where_nobody_did(micro_folder: Path) -> None:
+    """Of the micro model a token takes 256 bytes of cache."""
+    everything = load_model(micro_folder, LoadOptions())
+    assert (everything.limits.context_length, everything.limits.max_sequences) == (512, 16)
+    assert everything.budget.num_blocks == 16 * 512 // 16
+    fixed = everything.budget.fixed
+    assert not fixed.estimated
+    assert fixed.weights_bytes == everything.executor.memory().weights_bytes
+    assert fixed.scratch_bytes == everything.executor.memory().scratch_bytes
+    tight = load_tight(micro_folder)
+    context_length = tight.limits.context_length
+    assert 272 <= context_length < 512
+    assert (tight.limits.max_sequences, tight.spec.context_length) == (1, context_length)
+    assert tight.num_pool_blocks * 16 == context_length
+    assert tight.budget.wished_context_length == 512
+    assert tight.budget.num_bytes <= (tight.budget.limit.num_bytes or 0)
+
+
+def load_tight(folder: Path) -> LoadedModel:
+    """With memory for one sequence that is not as long as the model's context."""
+    options = LoadOptions(max_step_tokens=16, threads=1, kv_dtype="float32")
+    budget = plan_model(folder, options)[1]
+    limit = budget.fixed.num_bytes + 272 * budget.bytes_per_token
+    return load_model(folder, replace(options, memory_limit=limit))
+
+
+@pytest.mark.native
+def test_a_load_beyond_the_limit_is_refused_before_a_weight_is_read(
+    micro_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_load(*_: object) -> None:
+        raise AssertionError("a weight was read")
+
+    monkeypatch.setattr(loading, "load", no_load)
+    with pytest.raises(CapacityExceeded, match=r"estimated before the load\. memory_limit=\d+MiB"):
+        load_model(micro_folder, LoadOptions(memory_limit="20MiB"))
+
+
+@pytest.mark.native
+def test_rotary_frequencies_do_not_depend_on_free_memory(micro_folder: Path) -> None:
+    """What memory allows lowers the context and nothing else of the model."""
+    whole, tight = load_model(micro_folder, LoadOptions()), load_tight(micro_folder)
+    assert tight.spec.context_length < whole.spec.context_length
+    assert tight.spec.rope == whole.spec.rope
+
+
+def test_a_plan_estimates_what_a_load_measures(micro_folder: Path) -> None:
+    spec, budget = plan_model(micro_folder, LoadOptions(memory_limit="1GiB"))
+    assert spec.context_length == 512
+    assert budget.fixed.estimated
+    assert budget.kv_bytes == 16 * 512 * 256
+    assert budget.limit.num_bytes == 2**30
+
+
+@pytest.mark.native
+@pytest.mark.model
+@pytest.mark.parametrize("quantization", ["auto", "int8", "none"])
+def test_the_estimates_hold_for_a_real_model(
+    smollm2_path: Path, quantization: Quantization
+) -> None:
+    """Weights to the byte; scratch not below what is measured, nor twice as much."""
+    options = LoadOptions(quantization=quantization, max_sequences=4)
+    _, expected = plan_model(smollm2_path, options)
+    held = load_model(smollm2_path, options).executor.memory()
+    assert expected.fixed.weights_bytes == held.weights_bytes
+    assert held.scratch_bytes <= expected.fixed.scratch_bytes <= 2 * held.scratch_bytes

@@ -84,7 +84,8 @@ def run(
             if report:
                 traced = {"step": [op_as_dict(op) for op in step]}
                 traced["compile"] = None if compiled is None else compiled.to_dict()
-            print_json({"model": model, **done.to_dict(), **traced})
+            budget = {"budget": llm.loaded.budget.to_dict()}
+            print_json({"model": model, **done.to_dict(), **budget, **traced})
         if cancelled:
             raise typer.Exit(INTERRUPTED)
 
@@ -170,7 +171,13 @@ def open_llm(model: str, loading: options.Loading, max_sequences: int = 1) -> fi
         progress=lambda done, total: report("loading", done, total),
         **asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())},
     )
-    say_context(loading.max_context, llm.loaded.spec.context_length)
+    budget = llm.loaded.budget
+    say_context(loading.max_context, budget.wished_context_length)
+    if budget.context_length < budget.wished_context_length:
+        say(
+            f"note: memory allows a context of {budget.context_length} tokens, not "
+            f"{budget.wished_context_length}; see memory_limit"
+        )
     return llm
 
 

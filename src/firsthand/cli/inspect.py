@@ -1,14 +1,16 @@
-"""The commands that look inside a model: inspect, trace-step.
+"""The commands that look inside a model: inspect, plan, trace-step.
 
 Owns: their options.
 May not know: how a model is read or computed, how its facts are laid out.
 Read next: `generation/inspection.py`; `facts.py` and `report.py` for the layout.
 
-`inspect` loads no weights. It also shows files of models that we cannot run, and says why not.
+`inspect` and `plan` load no weights. `inspect` also shows files of models that we cannot run, and
+says why not.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -56,6 +58,29 @@ def inspect(
             print_json({"model": model, **facts.as_dict(found, tensors)})
         else:
             facts.print_facts(found, tensors, all_layers)
+
+
+def plan(
+    model: options.Model,
+    max_sequences: Annotated[
+        int | None, typer.Option(help="Sequences at once; default: as many as fit, up to 16.")
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what memory a model would get, without loading it."""
+    with reported(as_json):
+        from firsthand.cli.budget_facts import as_dict, print_plan
+        from firsthand.generation.loading import LoadOptions, plan_model
+
+        chosen = asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())}
+        wanted = LoadOptions(**chosen, max_sequences=max_sequences)
+        spec, budget = plan_model(model, wanted)
+        say_context(loading.max_context, spec.context_length)
+        if as_json:
+            print_json({"model": model, **as_dict(budget, wanted.kv_dtype)})
+        else:
+            print_plan(spec, budget, wanted.kv_dtype)
 
 
 def trace_step(

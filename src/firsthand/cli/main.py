@@ -100,6 +100,7 @@ def build_app() -> typer.Typer:
         "rm": models.remove,
         "pack": models.pack,
         "inspect": inspect.inspect,
+        "plan": inspect.plan,
         "tokenize": generate.tokenize,
         "trace-step": inspect.trace_step,
         "eval": evaluate.evaluate,

@@ -71,6 +71,13 @@ class Loading:
     block_size: Annotated[
         int, typer.Option(help="Tokens per block of the paged cache; a multiple of 16.")
     ] = 16
+    memory_limit: Annotated[
+        str,
+        typer.Option(
+            metavar="BYTES|SHARE%",
+            help="What the process may take: bytes (2GiB), or a share of what is free (80%).",
+        ),
+    ] = "80%"
     disabled_rules: DisableRule = None
     pack_cache: Annotated[
         bool,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from firsthand.cli.budget_facts import budget_lines
 from firsthand.cli.output import in_bytes, print_table, say, table
 from firsthand.compute.buckets import CompileFacts
 from firsthand.compute.executor import OpTime
@@ -71,6 +72,8 @@ def _print_memory(done: Completion, loaded: LoadedModel) -> None:
         f"{loaded.spec.context_length}; reserved: {reserved} in {store.num_blocks} blocks"
     )
     say(f"  scratch {in_bytes(memory.scratch_bytes):>12}")
+    for line in budget_lines(loaded.budget):
+        say(line)
 
 
 def formats_held(weights: LoadReport) -> str:

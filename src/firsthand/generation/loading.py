@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
@@ -24,12 +24,14 @@ from firsthand.compute.buckets import CompileFacts, Compiles, check_buckets
 from firsthand.compute.executor import Executor
 from firsthand.config import Environment, read_environment
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
+from firsthand.generation import planning
 from firsthand.generation.packing import KeepsPacked, Packing
 from firsthand.generation.report import LoadTimes
 from firsthand.kvcache.arrays import TILE, KVLayout, KVType
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.paged import BLOCK_SIZE, PagedStore
 from firsthand.kvcache.store import KVStore
+from firsthand.memory.budget import DEFAULT_LIMIT, Budget, share_of
 from firsthand.models import families
 from firsthand.models.scaling import ROPE_FACTORS
 from firsthand.models.spec import ModelSpec
@@ -64,8 +66,9 @@ class LoadKeywords(TypedDict, total=False):
     kv_store: KVStoreName
     block_size: int
     max_step_tokens: int
-    max_sequences: int
+    max_sequences: int | None
     max_logit_rows: int | None
+    memory_limit: int | str
     disabled_rules: Sequence[str]
     attention: Attention | None
     pack_cache: bool
@@ -80,12 +83,14 @@ class LoadOptions:
 
     `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
     auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
-    one per core. `kv_dtype`: float16, float32 or int8. `kv_layout`: tiles or rows, how
-    keys lie in memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run
-    per sequence. `max_step_tokens`: what one step computes at
-    most; longer prompts take several steps. `max_sequences`: how many run at once.
+    one per core. `kv_dtype`: float16, float32 or int8. `kv_layout`: tiles or rows, how keys lie in
+    memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per
+    sequence. `max_step_tokens`: what one step computes at most; longer prompts take several steps.
+    `max_sequences`: how many run at once; None is as many as memory allows, up to 16.
     `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
-    that an engine asks for. `disabled_rules` (native): fusion rules to leave out. `attention`
+    that an engine asks for. `memory_limit`: what weights, scratch, KV cache and process may take,
+    in bytes or as "2GiB", or as a share of what is free, "80%". `disabled_rules` (native): fusion
+    rules to leave out. `attention`
     (torch): which of its rungs. `pack_cache` (native): use the packed form of the model on disk;
     write it if it is not there. `compile` (torch): steps that fit one of the `compile_buckets`, a
     number of rows each (None: 128, 256, 512, 1024), run compiled. `deterministic` (torch): only
@@ -102,8 +107,9 @@ class LoadOptions:
     kv_store: KVStoreName = "paged"
     block_size: int = BLOCK_SIZE
     max_step_tokens: int = 512
-    max_sequences: int = 4
+    max_sequences: int | None = None
     max_logit_rows: int | None = None
+    memory_limit: int | str = DEFAULT_LIMIT
     disabled_rules: Sequence[str] = ()
     attention: Attention | None = None
     pack_cache: bool = True
@@ -123,9 +129,11 @@ class LoadOptions:
         for name in ("max_context", "threads"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1)
-        Limits(1, 1, self.max_sequences, self.max_step_tokens)  # refused now, not after a load
+        least = 1 if self.max_sequences is None else self.max_sequences
+        Limits(1, 1, least, self.max_step_tokens)  # refused now, not after a load
+        share_of(self.memory_limit)
         if self.max_logit_rows is not None:
-            rows = (self.max_sequences, self.max_step_tokens)
+            rows = (least, self.max_step_tokens)
             check_integer("max_logit_rows", self.max_logit_rows, *rows)
         rules = self.disabled_rules
         if not isinstance(rules, list | tuple) or not all(isinstance(r, str) for r in rules):
@@ -160,12 +168,16 @@ class Claim:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """All that an engine needs, ready. The last blocks of the store, as many as one sequence can
-    have, are for traces, which therefore never touch a running sequence."""
+    have, are for traces, which therefore never touch a running sequence.
+
+    The spec's context is the budget's: where memory allows no more, lower than the model's own.
+    """
 
     spec: ModelSpec
     tokenizer: Tokenizer
     executor: Executor
     store: KVStore
+    budget: Budget
     limits: Limits
     max_logit_rows: int
     weights: LoadReport
@@ -203,7 +215,8 @@ def load_model(
     """Load a model by its name, path or hub id; nothing is fetched.
 
     Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest (an option), or
-    CapacityExceeded when the KV store does not fit.
+    CapacityExceeded when weights, scratch and one sequence do not fit the limit: before the
+    weights are read, as far as that can be told.
     """
     clock = time.perf_counter
     began_s = clock()
@@ -215,6 +228,7 @@ def load_model(
         tokenizer = read_tokenizer(checkpoint)
         tokenizer.check_width(spec.vocab_size)
         tokenized_s = clock()
+        expected = planning.expect(checkpoint, spec, options)
         executor = _executor(options, environment)
         packing = _packing(options, environment, checkpoint, executor)
         packed = None if packing is None else packing.open()
@@ -230,22 +244,24 @@ def load_model(
             packed,
         )
         loaded_s = clock()
+    max_logit_rows = options.max_logit_rows or expected.max_sequences
+    executor.prepare(families.program(spec), options.max_step_tokens, max_logit_rows)
+    budget = planning.settle(expected, executor.memory(), spec, options)
     limits = Limits(
         vocab_size=spec.vocab_size,
-        context_length=spec.context_length,
-        max_sequences=options.max_sequences,
+        context_length=budget.context_length,
+        max_sequences=budget.max_sequences,
         max_step_tokens=options.max_step_tokens,
     )
-    max_logit_rows = options.max_logit_rows or limits.max_sequences
-    executor.prepare(families.program(spec), limits.max_step_tokens, max_logit_rows)
-    store = _store(spec, limits, options)
+    store = _store(spec, limits, budget, options)
     ready_s = clock()
     writer = None if packing is None else packing.write_later(weights)
     return LoadedModel(
-        spec=spec,
+        spec=replace(spec, context_length=budget.context_length),
         tokenizer=tokenizer,
         executor=executor,
         store=store,
+        budget=budget,
         limits=limits,
         max_logit_rows=max_logit_rows,
         weights=weights,
@@ -259,6 +275,14 @@ def load_model(
             total_ms=(ready_s - began_s) * 1e3,
         ),
     )
+
+
+def plan_model(model: str | Path, options: LoadOptions) -> tuple[ModelSpec, Budget]:
+    """What a load would share out, from estimates: no weight is read. Raises as `load_model`."""
+    resolved = resolve(str(model), read_environment())
+    with closing(open_checkpoint(resolved.path)) as checkpoint:
+        spec = read_spec(checkpoint, options.max_context)
+        return spec, planning.expect(checkpoint, spec, options)
 
 
 def pack_model(
@@ -358,29 +382,30 @@ def _blocks_per_sequence(limits: Limits, block_size: int) -> int:
     return -(-limits.context_length // block_size)
 
 
-def _store(spec: ModelSpec, limits: Limits, options: LoadOptions) -> KVStore:
+def _store(spec: ModelSpec, limits: Limits, budget: Budget, options: LoadOptions) -> KVStore:
+    """What the budget gives, and blocks for one sequence more, which only a trace ever fills."""
     sizes = (spec.num_layers, spec.num_kv_heads, spec.head_size)
-    num_sequences = limits.max_sequences + 1  # one more, for traces
+    each = _blocks_per_sequence(limits, budget.block_size)
     try:
         if options.kv_store == "contiguous":
             return ContiguousStore(
                 *sizes,
-                num_sequences=num_sequences,
+                num_sequences=min(budget.num_blocks // each, limits.max_sequences) + 1,
                 max_tokens=limits.context_length,
                 kv_dtype=options.kv_dtype,
                 layout=options.kv_layout,
             )
         return PagedStore(
             *sizes,
-            num_blocks=num_sequences * _blocks_per_sequence(limits, options.block_size),
-            block_size=options.block_size,
+            num_blocks=budget.num_blocks + each,
+            block_size=budget.block_size,
             kv_dtype=options.kv_dtype,
             layout=options.kv_layout,
         )
     except MemoryError:
         raise CapacityExceeded(
-            f"no room for the keys and values of {limits.max_sequences} sequences of "
-            f"{limits.context_length} tokens; lower max_context or max_sequences"
+            f"no room for the keys and values of {budget.max_sequences} sequences of "
+            f"{budget.context_length} tokens; lower max_context or max_sequences"
         ) from None
 
 

@@ -21,7 +21,13 @@ from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant import ggml
 from firsthand.quant.formats import Format
 from firsthand.weights.checkpoint import Checkpoint, GgufLayout, Slot, TensorInfo, WeightSink
-from firsthand.weights.sources import FileSource, Quantization, open_source, read_vector
+from firsthand.weights.sources import (
+    FileSource,
+    Quantization,
+    open_source,
+    read_vector,
+    wished_format,
+)
 from firsthand.weights.tensor_names import canonical_names, is_ignorable, to_gguf
 
 MAX_PROBLEMS_SHOWN = 20
@@ -131,6 +137,27 @@ def load(
         aliases=tuple(TiedTensor(n, t, loaded[t].held_bytes) for n, t in tied.items()),
         ignored=matched.ignored,
     )
+
+
+def planned_bytes(
+    checkpoint: Checkpoint,
+    slots: Sequence[Slot],
+    gguf_layout: GgufLayout,
+    quantization: Quantization,
+) -> int:
+    """What the weights will take, without reading one: `LoadReport.held_bytes`, but for scales
+    that need float32 and for a tied tensor that the file holds twice. Raises as `load` does."""
+    layout = gguf_layout if checkpoint.form == "gguf" else None
+    infos = _match(checkpoint, slots, layout).infos
+    places: dict[tuple[str, int], int] = {}
+    for slot in slots:
+        info = infos.get(slot.name)
+        if info is None:
+            continue
+        held = wished_format(ggml.format_of(info.kind), quantization, is_head=slot.is_head)
+        size = held.num_bytes(*slot.shape) if len(slot.shape) == 2 else 4 * slot.shape[0]
+        places[info.file, info.offset] = size
+    return sum(places.values())
 
 
 def _hand_over(

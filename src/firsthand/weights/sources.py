@@ -119,19 +119,24 @@ def open_source(
     head keeps 8 bits (its own blocks, or int8 per channel): see `Slot`. A 4-bit float matrix is
     read twice: the first pass decides whether its scales fit float16.
     """
-    held = file.format
-    if isinstance(held, GroupedFormat):
-        bits = held.bits
-        if quantization == "none":
-            return ConvertedSource(file, FloatFormat("float32"))
-        fits = {"auto": True, "int8": bits == 8, "int4": bits == 4 or is_head}
-        if fits[quantization]:
-            return file
-    elif quantization == "none":
+    wished = wished_format(file.format, quantization, is_head=is_head)
+    if wished == file.format:
         return file
+    return ConvertedSource(file, _four_bits(file) if isinstance(wished, GroupedFormat) else wished)
+
+
+def wished_format(held: Format, quantization: Quantization, *, is_head: bool = False) -> Format:
+    """The format that `open_source` gives a matrix which the file holds in `held`. Of a new 4-bit
+    one the type of the scales is float16 here; the values may need float32."""
+    if quantization == "none":
+        return FloatFormat("float32") if isinstance(held, GroupedFormat) else held
+    if isinstance(held, GroupedFormat):
+        fits = {"auto": True, "int8": held.bits == 8, "int4": held.bits == 4 or is_head}
+        if fits[quantization]:
+            return held
     if quantization == "int4" and not is_head:
-        return ConvertedSource(file, _four_bits(file))
-    return ConvertedSource(file, ChannelFormat())
+        return GroupedFormat(4, INT4_GROUP, "float16", has_minimum=True)
+    return ChannelFormat()
 
 
 def read_vector(

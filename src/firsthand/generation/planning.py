@@ -1,0 +1,135 @@
+"""Where the budget's numbers come from: estimated before a load, measured after it.
+
+Owns: the estimates of weights, scratch and process, each with the measurement it rests on.
+May not know: how the budget is shared out (`memory/budget.py`).
+Read next: `loading.py`, which asks twice.
+
+The estimate comes first, because a model that cannot fit should be refused before minutes are
+spent on reading it, and before the system ends the process. What is then loaded is measured, and
+the KV cache gets what is left of the limit.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from firsthand.compute.executor import Held
+from firsthand.kvcache.regions import HEADROOM
+from firsthand.memory.budget import (
+    Budget,
+    Fixed,
+    Limit,
+    Wish,
+    kv_bytes_per_token,
+    make_budget,
+    resolve_limit,
+    share_of,
+)
+from firsthand.memory.machine import free_bytes
+from firsthand.models import families
+from firsthand.models.spec import ModelSpec
+from firsthand.weights.checkpoint import Checkpoint
+from firsthand.weights.loading import planned_bytes
+from firsthand.weights.sources import Quantization
+
+MOST_SEQUENCES = 16  # when nobody says how many
+
+# Resident beside weights, scratch and cache with a vocabulary of 49,152 tokens: 81 MB with the
+# native executor, 331 MB with torch. Most of the difference to an empty vocabulary is its objects.
+PROCESS_BYTES = {"native": 64 << 20, "torch": 320 << 20}
+PROCESS_BYTES_PER_TOKEN = 512  # of the vocabulary
+
+
+class Sizes(Protocol):
+    """The options that a budget depends on; their meaning is at `LoadOptions`."""
+
+    @property
+    def executor(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def quantization(self) -> Quantization: ...
+    @property
+    def kv_dtype(self) -> str: ...
+    @property
+    def kv_store(self) -> str: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def max_context(self) -> int | None: ...
+    @property
+    def max_step_tokens(self) -> int: ...
+    @property
+    def max_sequences(self) -> int | None: ...
+    @property
+    def max_logit_rows(self) -> int | None: ...
+    @property
+    def threads(self) -> int | None: ...
+    @property
+    def memory_limit(self) -> int | str: ...
+
+
+def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes) -> Budget:
+    """The budget by estimate; the limit is measured now. Raises CapacityExceeded, and what
+    `weights.loading.load` raises for tensors that do not fit the model."""
+    family = families.family(spec)
+    # The torch executor holds every weight as float32.
+    held_as = sizes.quantization if sizes.executor == "native" else "none"
+    slots = family.slots(spec)
+    fixed = Fixed(
+        weights_bytes=planned_bytes(checkpoint, slots, family.gguf_layout, held_as),
+        scratch_bytes=_scratch_bytes(spec, sizes),
+        process_bytes=PROCESS_BYTES[sizes.executor] + PROCESS_BYTES_PER_TOKEN * spec.vocab_size,
+        estimated=True,
+    )
+    most = min(MOST_SEQUENCES, sizes.max_step_tokens, sizes.max_logit_rows or MOST_SEQUENCES)
+    wish = _wish(spec, sizes, sizes.max_sequences or most)
+    return make_budget(_limit(sizes), fixed, wish)
+
+
+def settle(expected: Budget, held: Held, spec: ModelSpec, sizes: Sizes) -> Budget:
+    """The budget over what is there now. An executor that measures no scratch keeps the estimate.
+
+    Raises CapacityExceeded when the estimate was too small and nothing is left for the cache.
+    """
+    fixed = Fixed(
+        weights_bytes=held.weights_bytes,
+        scratch_bytes=held.scratch_bytes or expected.fixed.scratch_bytes,
+        process_bytes=expected.fixed.process_bytes,
+        estimated=False,
+    )
+    return make_budget(expected.limit, fixed, _wish(spec, sizes, expected.max_sequences))
+
+
+def _wish(spec: ModelSpec, sizes: Sizes, max_sequences: int) -> Wish:
+    return Wish(
+        bytes_per_token=kv_bytes_per_token(
+            spec.num_layers, spec.num_kv_heads, spec.head_size, sizes.kv_dtype
+        ),
+        block_size=sizes.block_size,
+        context_length=spec.context_length,
+        context_is_asked=sizes.max_context is not None,
+        max_sequences=max_sequences,
+        sequences_are_asked=sizes.max_sequences is not None,
+        headroom=HEADROOM if sizes.kv_store == "contiguous" else 1.0,
+    )
+
+
+def _limit(sizes: Sizes) -> Limit:
+    """Memory of another device is not the machine's, and its free part is not known here."""
+    if sizes.device != "cpu" and share_of(sizes.memory_limit) is not None:
+        return Limit(None, f"{sizes.device} has its own memory")
+    return resolve_limit(sizes.memory_limit, free_bytes())
+
+
+def _scratch_bytes(spec: ModelSpec, sizes: Sizes) -> int:
+    """Memory of one step, at most: what lives at once of a token's values, the widest of its rows
+    once more in the form that a product takes, the logits, all as float32; and what each thread
+    keeps of the heads that it works on."""
+    live = 2 * spec.width + spec.q_width + 2 * spec.kv_width + 2 * spec.ffn_width + spec.head_size
+    widest = max(spec.width, spec.q_width, spec.ffn_width)
+    logit_rows = sizes.max_logit_rows or sizes.max_sequences or MOST_SEQUENCES
+    threads = sizes.threads or os.cpu_count() or 1
+    rows = sizes.max_step_tokens * (live + 2 * widest) + logit_rows * spec.vocab_size
+    return 4 * rows + threads * (65536 + 1536 * spec.head_size)
