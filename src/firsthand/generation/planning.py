@@ -125,11 +125,11 @@ def _limit(sizes: Sizes) -> Limit:
 
 def _scratch_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     """Memory of one step, at most: what lives at once of a token's values, the widest of its rows
-    once more in the form that a product takes, the logits, all as float32; and what each thread
-    keeps of the heads that it works on."""
+    once more in the form that a product takes, the logits, all as float32; what each thread keeps
+    of the heads that it works on, and what they join of an attention that they share."""
     live = 2 * spec.width + spec.q_width + 2 * spec.kv_width + 2 * spec.ffn_width + spec.head_size
     widest = max(spec.width, spec.q_width, spec.ffn_width)
     logit_rows = sizes.max_logit_rows or sizes.max_sequences or MOST_SEQUENCES
     threads = sizes.threads or os.cpu_count() or 1
     rows = sizes.max_step_tokens * (live + 2 * widest) + logit_rows * spec.vocab_size
-    return 4 * rows + threads * (65536 + 1536 * spec.head_size)
+    return 4 * rows + threads * (65536 + 1536 * spec.head_size) + (1 << 20)
