@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firsthand.kvcache.arrays import KVLayout, KVType
+from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.regions import RegionPool
 
 
@@ -74,6 +76,35 @@ def test_s37_a_region_keeps_its_id_and_its_content_when_it_moves() -> None:
     assert slots.moves == [(32, 0, 32), (96, 32, 32)]
     facts = pool.facts()
     assert (facts.num_compactions, facts.num_moved, facts.fragmentation) == (1, 64, 0.0)
+
+
+@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+@pytest.mark.parametrize("layout", ["tiles", "rows"])
+def test_the_contiguous_store_moves_in_every_layer(kv_dtype: KVType, layout: KVLayout) -> None:
+    """To the bit, int8's scales with their codes, where source and target overlap."""
+    places: dict[int, int] = {}
+    store = ContiguousStore(
+        *(2, 1, 4),
+        num_sequences=2,
+        max_tokens=64,
+        kv_dtype=kv_dtype,
+        layout=layout,
+        start_of=lambda block_id: places[block_id],
+    )
+    pool = RegionPool(8, 16, store, clock=lambda: 0.0, headroom=1.0)
+    ids = [region for count in (1, 5, 1) for region in pool.allocate(count) or ()]
+    vectors = np.random.default_rng(0).normal(size=(2, 80, 1, 4)).astype(np.float32)
+    before = []
+    for layer in range(2):
+        store.layer(layer).write(np.arange(16, 96), vectors[layer], -vectors[layer])
+        before.append(store.layer(layer).read(np.arange(16, 96)))
+    pool.free(ids[:1])
+    assert pool.allocate(2) is not None
+    places[ids[1]] = pool.block_start(ids[1])
+    assert store.block_start(ids[1]) == 0
+    for layer in range(2):
+        after = store.layer(layer).read(np.arange(80))
+        assert all(np.array_equal(a, b) for a, b in zip(before[layer], after, strict=True))
 
 
 @pytest.mark.parametrize(("num_blocks", "headroom"), [(0, 1.0), (4, 0.9), (4, float("nan"))])

@@ -132,4 +132,5 @@ def _scratch_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     logit_rows = sizes.max_logit_rows or sizes.max_sequences or MOST_SEQUENCES
     threads = sizes.threads or os.cpu_count() or 1
     rows = sizes.max_step_tokens * (live + 2 * widest) + logit_rows * spec.vocab_size
-    return 4 * rows + threads * (65536 + 1536 * spec.head_size) + (1 << 20)
+    joined_bytes = 1 << 20 if threads > 1 else 0
+    return 4 * rows + threads * (65536 + 1536 * spec.head_size) + joined_bytes
