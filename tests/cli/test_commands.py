@@ -54,6 +54,18 @@ def test_run_says_everything_in_json(model: str) -> None:
     assert [len(entry["top"]) for entry in done["logprobs"]] == [2] * 6
 
 
+def test_plan_shows_the_budget_and_refuses_with_numbers(model: str) -> None:
+    budget = called("plan", model, "--memory-limit", "1GiB", "--kv-dtype", "int8")["budget"]
+    assert (budget["limit_bytes"], budget["estimated"]) == (2**30, True)
+    assert budget["kv_bytes_per_token"] == 2 * 2 * 2 * (16 + 4)
+    shown = call("plan", model, "--memory-limit", "1G").output
+    assert "2 layers × 2 heads × 2 × (16 × 2) bytes = 256 B" in shown
+    assert "KV cache" in shown
+    said = called("plan", model, "--memory-limit", "1MiB", code=5)["error"]
+    assert said["type"] == "CapacityExceeded"
+    assert "are needed and the limit is 1.0 MiB (as given)" in said["message"]
+
+
 def test_the_page_names_every_key_of_run(model: str) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     done = called("run", model, "Hello", *GREEDY, "--report")
