@@ -59,6 +59,12 @@ inline __m512i widen(__m256i a) {
   for (int i = 0; i < 16; ++i) out.lane[i] = x.lane[i];
   return bits<__m512i>(out);
 }
+inline __m512i widen_signed(__m128i a) {
+  const auto x = bits<Lanes<int8_t, 16>>(a);
+  I32s out;
+  for (int i = 0; i < 16; ++i) out.lane[i] = x.lane[i];
+  return bits<__m512i>(out);
+}
 inline __m512 from_half(__m256i a) {
   const auto x = bits<Lanes<__m128i, 2>>(a);
   Lanes<__m256, 2> out;
@@ -86,6 +92,7 @@ inline __m512 shuffle_quarters(__m512 a, __m512 b, int control) {
 #define _mm512_cvtepi32_ps(a) emulated::to_float(a)
 #define _mm512_cvtps_epi32(a) emulated::to_int(a)
 #define _mm512_cvtepu16_epi32(a) emulated::widen(a)
+#define _mm512_cvtepi8_epi32(a) emulated::widen_signed(a)
 #define _mm512_cvtph_ps(a) emulated::from_half(a)
 #define _mm512_cvtps_ph(a, rounding) emulated::to_half(a)
 #define _mm512_extractf32x8_ps(a, i) emulated::half_of(a, i)

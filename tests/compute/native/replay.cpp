@@ -42,7 +42,7 @@ using namespace firsthand;
 namespace {
 
 constexpr int kVocab = 50, kWidth = 40, kHeads = 4, kKvHeads = 2, kHead = 8, kFfn = 72;
-constexpr int kTokens = 138, kPositions = 128, kBlock = 16, kSlots = 2 * kPositions;
+constexpr int kTokens = 187, kPositions = 160, kBlock = 16, kSlots = 2 * kPositions;
 
 uint64_t state = 88172645463325252ull;
 
@@ -88,12 +88,16 @@ struct Model {
 
 Vector ones(int64_t length) { return Vector(static_cast<size_t>((length + 15) / 16 * 16), 1.0f); }
 
+// Two layers of slots of 4 bytes an element, enough for every kind.
 struct Store {
   std::vector<std::vector<float>> memory;
-  Store() : memory(4, std::vector<float>(kSlots * kKvHeads * kHead + 64)) {}
-  void bind(Plan& plan) {
-    plan.bind_store({memory[0].data(), memory[1].data()}, {memory[2].data(), memory[3].data()},
-                    false, kKvHeads, kSlots);
+  Store() : memory(8, std::vector<float>(kSlots * kKvHeads * kHead + 64)) {}
+  void bind(Plan& plan, CacheKind kind, bool tiles) {
+    std::vector<Cache> layers;
+    for (size_t i = 0; i < memory.size(); i += 4)
+      layers.push_back({memory[i].data(), memory[i + 1].data(), memory[i + 2].data(),
+                        memory[i + 3].data(), kind, tiles, kKvHeads, kHead});
+    plan.bind_store(std::move(layers), kSlots);
   }
 };
 
@@ -172,13 +176,13 @@ struct Work {
 Work many_rows() {
   Work work;
   work.add(0, 0, 37);
-  work.add(1, 0, 101);
+  work.add(1, 0, 150);
   return work;
 }
 
 Work one_row() {
   Work work;
-  work.add(1, 101, 1);
+  work.add(1, 150, 1);
   return work;
 }
 
@@ -194,12 +198,12 @@ std::vector<float> run(Plan& plan, const Batch& batch) {
 }
 
 // What steps allocate once they have run twice, for each number of threads and of rows.
-void count_allocations(Kind kind, const char* isa) {
-  const Model model(kind);
+void count_allocations(const char* isa) {
+  const Model model(Kind::grouped4);
   for (const int threads : {1, 2}) {
     const auto plan = record(model, std::make_shared<Threads>(threads), isa);
     Store store;
-    store.bind(*plan);
+    store.bind(*plan, CacheKind::int8, true);
     Work many = many_rows(), one = one_row();
     for (int i = 0; i < 2; ++i) {
       plan->run(many.batch, nullptr);
@@ -217,26 +221,28 @@ void count_allocations(Kind kind, const char* isa) {
   }
 }
 
-// The same bits on every number of threads, one after another and beside another plan.
-void compare_threads(Kind kind, const char* isa) {
+// The same bits on every number of threads, in both layouts of the cache, one after another and
+// beside another plan.
+void compare_threads(Kind kind, CacheKind cache, const char* isa) {
   const Model model(kind);
   std::vector<float> wanted[2];
-  const auto check = [&](int threads) {
+  const auto check = [&](int threads, bool tiles) {
     const auto plan = record(model, std::make_shared<Threads>(threads), isa);
     Store store;
-    store.bind(*plan);
+    store.bind(*plan, cache, tiles);
     Work work[] = {many_rows(), one_row()};
     for (int i = 0; i < 2; ++i) {
       const std::vector<float> got = run(*plan, work[i].batch);
-      if (threads == 1) wanted[i] = got;
+      if (wanted[i].empty()) wanted[i] = got;
       require(got.size() == wanted[i].size() &&
                   std::memcmp(got.data(), wanted[i].data(), got.size() * sizeof(float)) == 0,
               "other bits on " + std::to_string(threads) + " threads");
     }
   };
-  for (const int threads : {1, 2, 3}) check(threads);
-  std::thread beside([&] { check(2); });
-  check(3);
+  for (const int threads : {1, 2, 3})
+    for (const bool tiles : {true, false}) check(threads, tiles);
+  std::thread beside([&] { check(2, true); });
+  check(3, true);
   beside.join();
 }
 
@@ -263,9 +269,10 @@ int main(int count, char** arguments) {
   const int64_t before = num_allocations;
   const std::vector<float> seen(100);
   std::printf("a vector: %lld allocations\n", static_cast<long long>(num_allocations - before));
-  count_allocations(Kind::grouped4, isa);
+  count_allocations(isa);
   count_items();
+  int turn = 0;
   for (const Kind kind : {Kind::float32, Kind::float16, Kind::bfloat16, Kind::channel,
                           Kind::grouped8, Kind::grouped4})
-    compare_threads(kind, isa);
+    compare_threads(kind, static_cast<CacheKind>(turn++ % 3), isa);
 }

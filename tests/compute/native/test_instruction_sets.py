@@ -30,6 +30,8 @@ def reference(digest: Path) -> list[str]:
     found = lines(digest, "portable")
     assert len(found) > 900
     assert len({line.split()[-1] for line in found}) > 0.8 * len(found), "inputs differ"
+    attention = [line for line in found if line.startswith("attend")]
+    assert len(attention) == 4 * len(set(attention)), "both layouts, whole and in parts"
     return found
 
 
