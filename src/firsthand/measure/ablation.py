@@ -34,7 +34,10 @@ from firsthand.measure.latency import (
 STEP_TOKENS = (64, 128, 256, 512)
 FORMATS = ("auto", "none", "int8", "int4")
 KV_TYPES = ("float16", "float32", "int8")
-VARIABLES = ("rule", "threads", "format", "kv", "step", "base")
+KV_LAYOUTS = ("tiles", "rows")
+KV_STORES = ("paged", "contiguous")
+BLOCK_SIZES = (16, 64, 256)
+VARIABLES = ("rule", "threads", "format", "kv", "layout", "store", "block", "step", "base")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ def variations(base: LoadOptions, num_threads: int) -> list[Variation]:
     for variable, name, values in (
         ("format", "quantization", FORMATS),
         ("kv", "kv_dtype", KV_TYPES),
+        ("layout", "kv_layout", KV_LAYOUTS),
+        ("store", "kv_store", KV_STORES),
+        ("block", "block_size", BLOCK_SIZES if base.kv_store == "paged" else ()),
         ("step", "max_step_tokens", STEP_TOKENS),
     ):
         others = [value for value in values if value != getattr(base, name)]

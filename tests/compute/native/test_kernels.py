@@ -19,7 +19,8 @@ from firsthand.compute.executor import ModelProgram
 from firsthand.compute.fusion import RULES
 from firsthand.compute.native.executor import NativeExecutor
 from firsthand.compute.ops import Ops
-from firsthand.kvcache.store import KVStore
+from firsthand.kvcache.arrays import KVLayout, KVType
+from firsthand.kvcache.paged import PagedStore
 from firsthand.quant.formats import (
     ChannelFormat,
     ChannelWeight,
@@ -44,6 +45,7 @@ pytestmark = pytest.mark.native
 U = 2.0**-24
 SHAPES = [(1, 1), (5, 15), (16, 16), (17, 31), (33, 100), (47, 600)]  # (n, k)
 MAX_ROWS = 17
+CONTEXTS = (1, 15, 16, 17, 63, 64, 65, 129)  # a chunk has 64 positions, a tile 16
 ALL_RULES = tuple(rule.name for rule in RULES)
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -113,12 +115,16 @@ class Bench:
         self._model = MicroModel(model, {}, {})
         self._width, self._rows = width, rows
 
-    def store(self) -> KVStore:
-        return self._model.store("float32")
+    def store(
+        self, dtype: KVType = "float32", layout: KVLayout = "tiles", block_size: int = 0
+    ) -> PagedStore:
+        return self._model.store(dtype, layout=layout, block_size=block_size)
 
-    def run(self, start: int = 0, stop: int | None = None, store: KVStore | None = None) -> Floats:
+    def run(
+        self, start: int = 0, stop: int | None = None, store: PagedStore | None = None
+    ) -> Floats:
         """Rows start … stop − 1 of the result; row r is at position r."""
-        place: Any = self.store() if store is None else store
+        place = self.store() if store is None else store
         ids = np.arange(start, self._rows if stop is None else stop)
         return self._executor.run(batch(place, (1, start, ids)), place)[:, : self._width].copy()
 
@@ -290,3 +296,86 @@ def test_activation_and_sum_of_large_and_small(kind: str, isa: str) -> None:
     with np.errstate(over="ignore"):
         want = ACTIVATIONS[kind](wide) * wide
     check(bench.run(), want + wide, U * (8 * wide * wide + 2 * np.abs(want + wide)) + 1e-34)
+
+
+def attention(q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, Doubles]:
+    """softmax(q · kᵀ / √D) · v over positions 0 … own, for (T, H, D) and (T, G, D), and its bound.
+
+    A score has a rounding per dimension, and an error of a score is one of its weight, relatively.
+    A sum over positions has one per position of a chunk, three per chunk where chunks are merged.
+    """
+    rows, heads, d = q.shape
+    k, v = (np.repeat(one, heads // k.shape[1], axis=1) for one in (k, v))
+    scores, sizes = (
+        np.einsum("qhd,khd->hqk", *pair) / np.sqrt(d) for pair in ((q, k), (abs(q), abs(k)))
+    )
+    seen = np.tri(rows, dtype=bool)
+    scores = np.where(seen, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    of_score = (d + 5) * U * np.where(seen, sizes, 0).max(-1)
+    error = np.expm1(2 * of_score) + (64 + 3 * -(-rows // 64) + 30) * U
+    want = np.einsum("hqk,khd->qhd", weights, v)
+    return want, np.einsum("hqk,khd->qhd", weights, np.abs(v)) * error.T[..., None]
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("head_size", [2, 24, 80])
+def test_store_and_attend(head_size: int, dtype: KVType, isa: str) -> None:
+    """Many rows at once against the formula over what the store holds; one row at a time, around
+    the borders of tiles and chunks, the same bits. So for both layouts, and small blocks."""
+    heads, groups, rows = 6, 3, max(CONTEXTS)
+    widths = [count * head_size for count in (heads, groups, groups)]
+    parts = np.split(np.eye(sum(widths)), np.cumsum(widths)[:-1])
+    x = 2 * normal(8, rows, sum(widths))
+
+    def forward(ops: Ops[Any], value: Any) -> Any:
+        q, k, v = (ops.linear(value, name) for name in "qkv")
+        ops.store(0, k, v)
+        return ops.attend(0, q, heads, groups)
+
+    def bench(threads: int) -> Bench:
+        weights: dict[str, Weight] = dict(zip("qkv", map(floats, parts), strict=True))
+        return Bench(
+            forward,
+            x,
+            widths[0],
+            weights,
+            head_size=head_size,
+            num_kv_heads=groups,
+            isa=isa,
+            threads=threads,
+        )
+
+    whole, single = bench(1), bench(2)
+    q, k, v = (x @ part.T.astype(np.float32) for part in parts)
+    k, v = (one.reshape(rows, groups, head_size) for one in (k, v))
+    results = []
+    layouts: list[tuple[KVLayout, int]] = [("tiles", 0), ("rows", 0), ("tiles", 16)]
+    for layout, block_size in layouts:
+        store = whole.store(dtype, layout, block_size)
+        results.append(whole.run(store=store))
+        slots = batch(store, (1, 0, np.arange(rows))).slots()
+        stored = store.layer(0).read(slots)
+        for got, exact in zip(stored, (k, v), strict=True):
+            if dtype == "int8":
+                check(got, exact.astype(np.float64), _half_step(exact))
+            else:
+                assert np.array_equal(got, exact.astype(dtype))
+        for count in CONTEXTS:
+            place = single.store(dtype, layout, block_size)
+            if count > 1:
+                single.run(0, count - 1, place)
+            row = single.run(count - 1, count, place)
+            assert row.tobytes() == results[0][count - 1].tobytes(), (layout, count)
+    wide = (q.reshape(rows, heads, head_size), *stored)
+    want, bound = attention(*(one.astype(np.float64) for one in wide))
+    check(results[0], want.reshape(rows, -1), bound.reshape(rows, -1))
+    assert len({result.tobytes() for result in results}) == 1
+
+
+def _half_step(x: Floats) -> Doubles:
+    """How far 8 bits may be from it: half of max|x| / 127, per token and head."""
+    peak = np.abs(x).max(axis=-1, keepdims=True).astype(np.float64)
+    return np.asarray(np.broadcast_to(0.5001 * peak / 127, x.shape), np.float64)
