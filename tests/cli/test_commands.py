@@ -72,6 +72,18 @@ def test_the_page_names_every_key_of_run(model: str) -> None:
     assert [key for key in (*done, *done["usage"]) if f"`{key}`" not in page] == []
 
 
+def test_run_gives_several_answers(model: str) -> None:
+    given = ("run", model, "Hello", "--max-tokens", "6", "--ignore-end", "--seed", "5", "-n", "3")
+    answers = called(*given)["answers"]
+    assert [(done["index"], done["seed"]) for done in answers] == [(0, 5), (1, 6), (2, 7)]
+    alone = called(*given[:-3], "7")
+    assert answers[2]["token_ids"] == alone["token_ids"]
+    shown = call(*given)
+    assert shown.stdout.count(answers[1]["text"].rstrip("\n")) >= 1
+    assert "answer 3 of 3, seed 7" in shown.stderr
+    assert "n: " in called(*given[:-1], "0", code=2)["error"]["message"]
+
+
 def test_run_prints_the_text_that_json_has(model: str) -> None:
     text = called("run", model, "Hello", *GREEDY)["text"]
     assert call("run", model, "Hello", *GREEDY).stdout.rstrip("\n") == text.rstrip("\n")

@@ -17,7 +17,7 @@ from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.store import KVStore
 from firsthand.quant.formats import WeightSource
 from firsthand.request import SamplingParams
-from firsthand.scheduling.plan import Draw, Drawn, SequenceSlice, StepPlan
+from firsthand.scheduling.plan import BlockCopy, Draw, Drawn, SequenceSlice, StepPlan
 
 VOCAB = 6
 DRAW = Draw(SamplingParams(), seed=1, position=2)
@@ -78,6 +78,24 @@ def test_each_slice_with_a_draw_gets_its_token_in_order() -> None:
         Drawn(9, 0, logprob=2.0, top_logprobs=((0, -1.0),)),
     )
     assert (result.forward_ms, result.sample_ms) == (1000.0, 1000.0)
+
+
+def test_copies_are_made_in_order_before_anything_is_computed() -> None:
+    calls: list[object] = []
+
+    class Copying(ContiguousStore):
+        def copy_block(self, source: int, target: int) -> None:
+            calls.append((source, target))
+
+    class Computing(FakeExecutor):
+        def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
+            calls.append("run")
+            return super().run(batch, store)
+
+    memory = Copying(1, 1, 2, num_sequences=3, max_tokens=16)
+    copies = (BlockCopy(0, 1), BlockCopy(1, 2))
+    ModelRunner(Computing(), memory, VOCAB, argmax, lambda: 0.0).run(StepPlan(PLAN.slices, copies))
+    assert calls == [(0, 1), (1, 2), "run"]
 
 
 def test_an_empty_plan_runs_nothing() -> None:

@@ -225,6 +225,25 @@ def test_s112_threads_and_instruction_sets_give_the_same_bits(
         assert found[i] == sampler_reference.sample_row(logits[i], draws[i])
 
 
+@pytest.mark.parametrize("isa", runnable_isas())
+@pytest.mark.parametrize("size", [1, 3, 16, 1023, 1024, 1025, 2048, 5000])
+def test_the_highest_logit_is_found_wherever_it_is(isa: str, size: int) -> None:
+    """And so is NaN; also in float64, after a penalty that changes nothing else."""
+    generator = np.random.default_rng(size)
+    base = np.round(generator.normal(0, 1, size), 1).astype(np.float32)
+    penalised = SamplingParams(0.0, repetition_penalty=1.5)
+    for position in {0, size // 3, size // 2, size - 2, size - 1} - {-1}:
+        for value in (9.0, INF, math.nan):
+            logits = base.copy()
+            logits[position] = value
+            for sampling in (GREEDY, penalised):
+                draw = Draw(sampling, 0, 1, (position,), 1)
+                expected = sampler_reference.sample_row(logits, draw)
+                assert sample(logits[None], [draw], isa=isa) == [expected]
+    tied = np.repeat(base, 2)
+    assert sample(tied[None], [Draw(GREEDY, 0, 0)], isa=isa)[0].token_id == int(np.argmax(tied))
+
+
 def test_a_new_value_in_the_memory_of_an_old_one_is_not_taken_for_it() -> None:
     sampler, logits = Sampler(), row(0, 1, 2)[None]
     for bias in range(300):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from firsthand.engine.engine import Engine
 from firsthand.engine.worker import EventStream, Worker
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
+from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules, TokenEvent
 from firsthand.scheduling.admission import Limits
 from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
@@ -315,6 +317,34 @@ def test_a_call_that_the_engine_does_not_live_to_make_is_an_error() -> None:
             worker.call(lambda: None)
         with pytest.raises(EngineError, match="does not run"):
             worker.call(lambda: None)
+
+
+def test_r_a_thousand_aborts_at_random_moments_leak_no_block() -> None:
+    choose = random.Random(5)
+    pool = BlockPool(64, 16)
+    scheduler = Scheduler(Limits(1000, 500, 8, 64), pool, prefix=PrefixCache(pool))
+    engine = Engine(scheduler, FakeRunner(), time.monotonic, lambda fact: None)
+    worker = Worker(engine, time.monotonic, 64)
+    worker.start()
+    try:
+        open_streams: list[EventStream] = []
+        for number in range(1000):
+            n = choose.randrange(1, 4)
+            prompt, new = choose.randrange(1, 100), choose.randrange(1, 50)
+            open_streams.append(worker.submit(request(f"r{number}", prompt, new, n)))
+            if len(open_streams) >= 12 or choose.random() < 0.7:
+                stream = open_streams.pop(choose.randrange(len(open_streams)))
+                for _ in range(choose.randrange(3)):
+                    next(stream, None)
+                stream.close_index(choose.randrange(n))
+                stream.close()
+        for stream in open_streams:
+            stream.close()
+        worker.call(scheduler.check_invariants)
+        assert len(list(worker.submit(request("last")))) == 3
+        assert (worker.num_requests, scheduler.num_used_blocks) == (0, 0)
+    finally:
+        worker.close(WAIT_S)
 
 
 def test_many_threads_at_once() -> None:

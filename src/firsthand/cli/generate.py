@@ -30,6 +30,7 @@ from firsthand.cli.output import (
 from firsthand.errors import InvalidRequest
 from firsthand.request import FinishReason
 
+MAX_AT_ONCE = 16  # of several answers; the others wait
 MAX_PROMPT_BYTES = 64 * 2**20
 COMMANDS = ("/reset", "/bye")
 CHAT_SAMPLING = options.Sampling(max_tokens=1024, repetition_guard=True)
@@ -52,6 +53,9 @@ def run(
             help="With --json: log-probabilities, with this many alternatives; default: off."
         ),
     ] = None,
+    n: Annotated[
+        int, typer.Option("-n", help="Answers; several are printed when all are there.")
+    ] = 1,
     loading: options.Loading = options.LOADING,
     as_json: options.AsJson = False,
     report: options.Report = False,
@@ -62,20 +66,17 @@ def run(
             raise InvalidRequest("system", "is a part of a conversation; add --chat")
         if logprobs is not None and not as_json:
             raise InvalidRequest("logprobs", "are shown in JSON only; add --json")
-        wanted = request_options(sampling, logprobs=logprobs)
+        wanted = request_options(sampling, logprobs=logprobs, n=n)
         messages = conversation(system)
         text = read_text(prompt, "prompt")
         messages.append(user(text))
-        with open_llm(model, loading) as llm:
+        with open_llm(model, loading, min(n, MAX_AT_ONCE)) as llm:
             stream = llm.stream_chat(messages, **wanted) if chat else llm.stream(text, **wanted)
-            done = write_out(stream, quiet=as_json)
-            cancelled = done.finish.reason is FinishReason.CANCELLED
-            if not as_json and not cancelled:
-                say_why(done, llm.loaded.spec.context_length)
+            answers = write_all(stream, n, llm.loaded.spec.context_length, quiet=as_json)
             if report:
                 from firsthand.cli.report import op_as_dict, print_report, print_shapes
 
-                print_report(done, llm.loaded)
+                print_report(answers[0], llm.loaded)
                 compiled = llm.loaded.compiled_steps
                 step = llm.trace(llm.tokenize_chat(messages) if chat else text)
                 print_shapes(step)
@@ -85,8 +86,10 @@ def run(
                 traced = {"step": [op_as_dict(op) for op in step]}
                 traced["compile"] = None if compiled is None else compiled.to_dict()
             budget = {"budget": llm.loaded.budget.to_dict()}
-            print_json({"model": model, **done.to_dict(), **budget, **traced})
-        if cancelled:
+            given = [done.to_dict() for done in answers]
+            whole = given[0] if n == 1 else {"answers": given}
+            print_json({"model": model, **whole, **budget, **traced})
+        if any(done.finish.reason is FinishReason.CANCELLED for done in answers):
             raise typer.Exit(INTERRUPTED)
 
 
@@ -159,6 +162,7 @@ class Stream(Protocol):
 
     def __next__(self) -> firsthand.Chunk: ...
     def cancel(self) -> firsthand.Chunk: ...
+    def completions(self) -> list[firsthand.Completion]: ...
 
 
 def open_llm(model: str, loading: options.Loading, max_sequences: int = 1) -> firsthand.LLM:
@@ -209,6 +213,20 @@ def say_why(done: firsthand.Completion, context_length: int) -> None:
     }
     if done.finish.reason in reasons:
         say(f"(stopped: {reasons[done.finish.reason]})")
+
+
+def write_all(
+    stream: Stream, n: int, context_length: int, quiet: bool
+) -> list[firsthand.Completion]:
+    """Print the only answer as it comes; of several, each when all are there."""
+    answers = [write_out(stream, quiet)] if n == 1 else stream.completions()
+    for done in answers:
+        if n > 1 and not quiet:
+            say(f"answer {done.index + 1} of {n}, seed {done.seed}")
+            print(done.text, end="" if done.text.endswith("\n") else "\n", flush=True)
+        if not quiet and done.finish.reason is not FinishReason.CANCELLED:
+            say_why(done, context_length)
+    return answers
 
 
 def write_out(stream: Stream, quiet: bool = False) -> firsthand.Completion:

@@ -44,6 +44,8 @@ class ModelRunner:
         self._batcher = Batcher(store)
 
     def run(self, plan: StepPlan) -> StepResult:
+        for copy in plan.copies:
+            self._store.copy_block(copy.source, copy.target)
         if not plan.slices:
             return StepResult((), forward_ms=0.0, sample_ms=0.0)
         drawing = [(piece.sequence_id, piece.draw) for piece in plan.slices if piece.draw]
@@ -57,7 +59,7 @@ class ModelRunner:
         sampled = self._sample(logits, [draw for _, draw in drawing]) if drawing else _NOTHING
         sampled_s = self._clock()
         ids = [sequence_id for sequence_id, _ in drawing]
-        drawn = [Drawn(*pair) for pair in zip(ids, sampled.token_ids, strict=True)]
+        drawn = list(map(Drawn, ids, sampled.token_ids))
         for row, outcome in sampled.reports.items():
             drawn[row] = Drawn(ids[row], *outcome)
         return StepResult(
