@@ -146,7 +146,7 @@ def test_the_report_has_times_memory_and_shapes(model: str) -> None:
         ("--logprobs", "21"),
         ("--executor", "abacus"),
         ("--quantization", "int3"),
-        ("--kv-dtype", "int8"),
+        ("--kv-dtype", "int7"),
         ("--threads", "0"),
         ("--max-context", "0"),
         ("--device", "cuda"),
