@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
-from firsthand.request import FinishReason, Request, SamplingParams, StopRules
+from firsthand.kvcache.prefix import PrefixCache
+from firsthand.request import FinishReason, Priority, Request, SamplingParams, StopRules
 from firsthand.scheduling.admission import Limits
 from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
+from firsthand.scheduling.policy import Policy
 from firsthand.scheduling.scheduler import Scheduler
 
 
@@ -119,3 +123,66 @@ def test_abort_and_check() -> None:
     assert not machine.has_work
     with pytest.raises(InvalidRequest):
         machine.check(request("b", prompt=50))
+
+
+def shared_engine(runner: FakeRunner, facts: list[StepFacts]) -> Engine:
+    pool = BlockPool(num_blocks=8, block_size=4)
+    scheduler = Scheduler(Limits(100, 24, 3, 8), pool, prefix=PrefixCache(pool))
+    return Engine(scheduler, runner, Clock(), facts.append)
+
+
+def test_a_step_tells_what_the_plan_did() -> None:
+    facts: list[StepFacts] = []
+    machine = shared_engine(FakeRunner(), facts)
+    machine.add(replace(request("a", prompt=6, new=3), n=2, priority=Priority.URGENT))
+    machine.add(request("b", prompt=1, new=1))
+    machine.step()
+    (fact,) = facts
+    assert (fact.waiting_by_class, fact.running_by_class) == ((1, 0, 0), (1, 0, 0))
+    assert fact.planned.served_by_class == (6, 1, 0)
+    assert [(one.request_id, one.index) for one in fact.planned.admitted] == [("a", 0), ("b", 0)]
+    assert fact.planned.num_prefix_hit_tokens == 0
+    machine.step()
+    (admitted,) = facts[-1].planned.admitted
+    assert (admitted.index, admitted.num_cached_tokens, admitted.resumed) == (1, 5, False)
+    assert admitted.waited_s > 0
+    assert (facts[-1].planned.num_copies, facts[-1].planned.num_preempted) == (1, 0)
+    while machine.has_work:
+        machine.step()
+    assert (facts[-1].num_used_blocks, facts[-1].num_cached_blocks) == (0, 2)
+    assert facts[-1].num_evicted_blocks == 0
+
+
+def test_a_step_tells_of_evictions() -> None:
+    facts: list[StepFacts] = []
+    scheduler = Scheduler(Limits(100, 8, 2, 8), BlockPool(4, 2), policy=Policy(growth_tokens=0))
+    machine = Engine(scheduler, FakeRunner(), Clock(), facts.append)
+    for name in "ab":
+        machine.add(request(name, prompt=2, new=6))
+    while machine.has_work:
+        machine.step()
+    assert sum(fact.planned.num_preempted for fact in facts) == 1
+    assert sum(fact.planned.num_recomputed for fact in facts) > 0
+    assert [one.resumed for fact in facts for one in fact.planned.admitted] == [False, False, True]
+
+
+def test_a_request_past_its_deadline_ends_in_the_next_step() -> None:
+    machine = engine(FakeRunner(), [])
+    machine.add(replace(request("late"), deadline_s=0.0))
+    machine.add(request("in time"))
+    late, drawn = machine.step()
+    assert late.request_id == "late"
+    assert late.finish is not None
+    assert late.finish.reason is FinishReason.DEADLINE
+    assert (drawn.request_id, drawn.token_id) == ("in time", 2)
+
+
+def test_s_45_a_failed_step_ends_its_sequences_and_not_the_others_of_the_request() -> None:
+    machine = shared_engine(FakeRunner(fail_in={1}), [])
+    machine.add(replace(request("a", prompt=3, new=2), n=3))
+    assert [event.index for event in machine.step() if event.finish] == [0]
+    events = []
+    while machine.has_work:
+        events += machine.step()
+    assert sorted(event.index for event in events if event.finish) == [1, 2]
+    assert [event.finish.reason for event in events if event.finish] == [FinishReason.LENGTH] * 2

@@ -13,7 +13,8 @@ Three classes: urgent 0, normal 1, background 2. The rules, the first that speak
 2. *Shares.* A class that has had less than its share of the tokens while it had something waiting
    is owed the difference (its credit), and goes first. Nobody can be owed more than one step's
    tokens. What a class does not use is lent to the others. A class that is owed takes it back:
-   one sequence per step, of a lower class that has more than its share, is evicted for it.
+   one sequence per step, of a lower class that has more than its share, is evicted for it, as
+   long as evictions have been cheap.
 3. *Class.* The higher one first; in one class the earlier arrival.
 
 Inside a class the tenant that was served the fewest tokens is next. A tenant that comes new, or
@@ -39,7 +40,8 @@ class Policy:
     `shares` are weights of the classes: of those that want something, each is guaranteed its
     weight's part of the tokens computed. `ageing_s` is the wait that lifts by one class.
     A sequence that finds no room may be passed by `max_passed` others of its class or a lower one;
-    then room is kept for it. `lookahead` bounds how many such are looked at per step.
+    then room is kept for it; for an evicted one it is kept at once, so that it has its place again
+    before new ones come. `lookahead` bounds how many such are looked at per step.
 
     A sequence is admitted when there is room for what it has and for `growth_tokens` new tokens of
     everybody; more would leave memory idle, less would make evictions common. Should recomputed
@@ -53,7 +55,7 @@ class Policy:
     lookahead: int = 8
     growth_tokens: int = 64
     max_preemptions: int = 3
-    max_recomputed: float = 0.1
+    max_recomputed: float = 0.05
 
     def __post_init__(self) -> None:
         for share in self.shares:
@@ -97,14 +99,16 @@ class Turn:
 def next_turn(turns: Sequence[Turn], credits: Sequence[float], shares: Sequence[int]) -> int:
     """The index in `turns` (at least one) of who is next, by the rules above."""
 
-    def order(index: int) -> tuple[int, float, int]:
+    def order(index: int) -> tuple[int, float, int, int]:
         turn = turns[index]
         credit = credits[turn.class_index]
         if turn.level == OVERDUE:
-            return (0, 0.0, turn.arrival)
+            return (0, 0.0, 0, turn.arrival)
         if credit > 0:
-            return (1, -credit / shares[turn.class_index], turn.arrival)
-        return (2, float(turn.level), turn.arrival)
+            # Classes that wait alike are owed alike, but for the last bits of a sum.
+            lag = round(credit / shares[turn.class_index], 6)
+            return (1, -lag, turn.level, turn.arrival)
+        return (2, 0.0, turn.level, turn.arrival)
 
     return min(range(len(turns)), key=order)
 

@@ -26,6 +26,7 @@ class Running:
         self._num_recomputed = 0
         self._num_spare: int | None = None  # blocks kept for growth, once asked for in a step
         self._growth_tokens: int | None = None
+        self.evictions_are_cheap = True
         self.sequences: dict[int, Sequence] = {}
         self.by_class = [0] * len(CLASSES)
 
@@ -37,8 +38,8 @@ class Running:
     def begin_step(self, num_computed: int) -> None:
         """`num_computed` tokens were computed so far, by everybody: are evictions cheap?"""
         useful = num_computed - self._num_recomputed
-        is_cheap = self._num_recomputed <= self._policy.max_recomputed * useful
-        self._growth_tokens = self._policy.growth_tokens if is_cheap else None
+        self.evictions_are_cheap = self._num_recomputed <= self._policy.max_recomputed * useful
+        self._growth_tokens = self._policy.growth_tokens if self.evictions_are_cheap else None
         self._num_spare = None
 
     def admit(self, sequence: Sequence) -> bool:

@@ -222,7 +222,8 @@ class Scheduler:
         self._running.grow(self._evict)
         if self._num_preempted:
             return NOBODY
-        if not any(self._borrows) or not any(credit > 0 for credit in self._credits):
+        is_owed = any(self._borrows) and any(credit > 0 for credit in self._credits)
+        if not is_owed or not self._running.evictions_are_cheap:
             return EVERYBODY
         door = Door(self._policy, self._queue, self._credits, now_s, EVERYBODY)
         first = door.next((), is_full=False)

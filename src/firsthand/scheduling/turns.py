@@ -5,8 +5,9 @@ May not know: blocks, the budget.
 Read next: `scheduler.py`, the only caller.
 
 A sequence that does not fit now blocks nobody behind it, within bounds: when it is overdue, nobody
-is admitted past it; when its class is owed, no lower class; when `max_passed` others have passed
-it, nobody of its class or a lower one. And in one step only `lookahead` are tried in vain.
+is admitted past it; when its class is owed, no lower class; when it was evicted, or `max_passed`
+others have passed it, nobody of its class or a lower one. And in one step only `lookahead` are
+tried in vain.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Door:
         self._unfit[sequence.sequence_id] = sequence
         if self._level(sequence) == OVERDUE or len(self._unfit) >= self._policy.lookahead:
             self._closed = 0
-        elif sequence.num_passed >= self._policy.max_passed:
+        elif sequence.num_preemptions or sequence.num_passed >= self._policy.max_passed:
             self._closed = min(self._closed, sequence.class_index)
         elif self._credits[sequence.class_index] > 0:
             self._closed = min(self._closed, sequence.class_index + 1)
