@@ -122,9 +122,10 @@ class Tables:
                 self._check_writable(self._prefix, sequence)
         memory = self._memory
         assert memory.num_free + memory.num_used == memory.num_blocks, "a block is lost"
-        num_distinct = len(num_owners) if memory.grows else num_held
-        num_spare = memory.num_used - num_distinct  # a region may be roomier than was asked for
-        assert num_spare == 0 if memory.grows else num_spare >= 0, "a block in use has no sequence"
+        # A region may be larger than what its sequence asked for, and has one id.
+        least, most = (len(num_owners),) * 2 if memory.grows else (num_held, memory.num_blocks)
+        assert least <= memory.num_used <= most, "a block in use has no sequence"
+        assert num_owners or not memory.num_used, "a block in use has no sequence"
         if self._prefix is not None:
             pool = self._prefix.pool
             pool.check()
