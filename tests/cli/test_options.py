@@ -19,7 +19,7 @@ from firsthand.cli.options import (
     logit_bias,
 )
 from firsthand.errors import InvalidRequest
-from firsthand.generation.loading import LoadKeywords, LoadOptions
+from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.options import Options, read_options
 
 # One sequence; the defaults.

@@ -23,7 +23,7 @@ PLAN = StepPlan(
 
 
 def store() -> ContiguousStore:
-    return ContiguousStore(1, 1, 2, num_sequences=3, max_tokens=16)
+    return ContiguousStore(1, 1, 2, num_slots=3 * 16, max_tokens=16)
 
 
 def test_the_flat_batch_has_no_padding_and_positions_of_the_sequences() -> None:
@@ -41,7 +41,7 @@ def test_the_flat_batch_has_no_padding_and_positions_of_the_sequences() -> None:
 
 
 def test_shorter_block_tables_are_filled_up_with_minus_one() -> None:
-    small = ContiguousStore(1, 1, 2, num_sequences=8, max_tokens=16)
+    small = ContiguousStore(1, 1, 2, num_slots=8 * 16, max_tokens=16)
     plan = StepPlan(
         (
             SequenceSlice(0, (1, 2, 3), 14, (3, 1), None),
@@ -81,7 +81,7 @@ def same(found: FlatBatch, right: FlatBatch) -> bool:
 def test_sequences_that_come_grow_and_go_give_the_batches_of_a_fresh_start() -> None:
     """Tables of several ids are reused; ids are given out again; one id may move at any time."""
     choose = random.Random(7)
-    memory = Moving(1, 1, 2, num_sequences=400, max_tokens=16)
+    memory = Moving(1, 1, 2, num_slots=400 * 16, max_tokens=16)
     batcher = Batcher(memory)
     tables: dict[int, tuple[int, ...]] = {}
     seen_widths = set()
@@ -111,7 +111,7 @@ def test_sequences_that_come_grow_and_go_give_the_batches_of_a_fresh_start() -> 
 
 
 def test_a_block_that_moved_is_found_where_it_is() -> None:
-    memory = Moving(1, 1, 2, num_sequences=3, max_tokens=16)
+    memory = Moving(1, 1, 2, num_slots=3 * 16, max_tokens=16)
     batcher = Batcher(memory)
     assert batcher.batch(PLAN).block_starts.tolist() == [[16], [0], [32]]
     memory.offset = 5
@@ -119,7 +119,7 @@ def test_a_block_that_moved_is_found_where_it_is() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    batcher = Batcher(ContiguousStore(1, 1, 2, num_sequences=9, max_tokens=16))
+    batcher = Batcher(ContiguousStore(1, 1, 2, num_slots=9 * 16, max_tokens=16))
     for turn in range(1000):
         table = (turn % 9, (turn + 1) % 9)
         batcher.batch(StepPlan((SequenceSlice(turn, (1,), 3, table, DRAW),)))

@@ -63,7 +63,7 @@ class FakeExecutor:
 
 
 def store() -> ContiguousStore:
-    return ContiguousStore(1, 1, 2, num_sequences=3, max_tokens=16)
+    return ContiguousStore(1, 1, 2, num_slots=3 * 16, max_tokens=16)
 
 
 def runner(executor: FakeExecutor) -> ModelRunner:
@@ -92,7 +92,7 @@ def test_copies_are_made_in_order_before_anything_is_computed() -> None:
             calls.append("run")
             return super().run(batch, store)
 
-    memory = Copying(1, 1, 2, num_sequences=3, max_tokens=16)
+    memory = Copying(1, 1, 2, num_slots=3 * 16, max_tokens=16)
     copies = (BlockCopy(0, 1), BlockCopy(1, 2))
     ModelRunner(Computing(), memory, VOCAB, argmax, lambda: 0.0).run(StepPlan(PLAN.slices, copies))
     assert calls == [(0, 1), (1, 2), "run"]

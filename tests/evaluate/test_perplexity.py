@@ -19,7 +19,8 @@ from firsthand.engine.sampler import Sampler
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.evaluate import perplexity as module
 from firsthand.evaluate.perplexity import Perplexity, load_for_scoring, perplexity, score
-from firsthand.generation.loading import LoadedModel, LoadOptions
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import LoadedModel
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw
@@ -56,7 +57,7 @@ class Fixed:
 
 
 def store(max_tokens: int = 8) -> ContiguousStore:
-    return ContiguousStore(1, 1, 2, num_sequences=1, max_tokens=max_tokens)
+    return ContiguousStore(1, 1, 2, num_slots=max_tokens, max_tokens=max_tokens)
 
 
 def fixed_score(

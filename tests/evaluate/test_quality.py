@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from firsthand.evaluate.perplexity import load_for_scoring, perplexity
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 
 pytestmark = [pytest.mark.native, pytest.mark.model, pytest.mark.slow]
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from firsthand import LLM
 from firsthand.compute.batch import FlatBatch
-from firsthand.generation.loading import LoadOptions, load_model
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import load_model
 from firsthand.kvcache.store import KVStore
 from firsthand.quant import round as rounding
 

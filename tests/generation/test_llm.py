@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from firsthand.compute.batch import FlatBatch
 from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
 from firsthand.generation import LLM, Completion
-from firsthand.generation.loading import LoadedModel, LoadOptions, load_model
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import LoadedModel, load_model
 from firsthand.kvcache.store import KVStore
 from firsthand.request import FinishReason, RepetitionGuard
 

@@ -12,13 +12,8 @@ import pytest
 
 from firsthand.errors import CapacityExceeded, FirsthandError, InvalidRequest, ModelNotFound
 from firsthand.generation import loading
-from firsthand.generation.loading import (
-    LoadedModel,
-    LoadKeywords,
-    LoadOptions,
-    load_model,
-    plan_model,
-)
+from firsthand.generation.load_options import LoadKeywords, LoadOptions
+from firsthand.generation.loading import LoadedModel, load_model, plan_model
 from firsthand.weights.sources import Quantization
 
 
@@ -69,7 +64,7 @@ def test_a_model_is_loaded_with_its_parts_and_times(micro_folder: Path) -> None:
     assert loaded.executor.name == "native"
     assert loaded.limits.context_length == loaded.spec.context_length == 100
     assert loaded.store.num_blocks == 3 * 7  # two sequences, and a third for traces
-    assert (loaded.num_pool_blocks, loaded.trace_block_ids) == (14, tuple(range(14, 21)))
+    assert (loaded.budget.num_blocks, loaded.trace_block_ids) == (14, tuple(range(14, 21)))
     assert loaded.store.block_size == 16
     assert loaded.store.kv_dtype == "float32"
     assert loaded.weights.aliases[0].name == "lm_head.weight"
@@ -137,7 +132,7 @@ def test_memory_decides_context_and_sequences_where_nobody_did(micro_folder: Pat
     context_length = tight.limits.context_length
     assert 272 <= context_length < 512
     assert (tight.limits.max_sequences, tight.spec.context_length) == (1, context_length)
-    assert tight.num_pool_blocks * 16 == context_length
+    assert tight.budget.num_blocks * 16 == context_length
     assert tight.budget.wished_context_length == 512
     assert tight.budget.num_bytes <= (tight.budget.limit.num_bytes or 0)
 

@@ -17,7 +17,8 @@ from firsthand.config import child_environment
 from firsthand.errors import InvalidRequest
 from firsthand.generation import packing
 from firsthand.generation.llm import LLM
-from firsthand.generation.loading import LoadedModel, LoadOptions, load_model, pack_model
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import LoadedModel, load_model, pack_model
 from firsthand.weights.sources import Quantization
 
 pytestmark = pytest.mark.native

@@ -85,12 +85,12 @@ def test_the_contiguous_store_moves_in_every_layer(kv_dtype: KVType, layout: KVL
     places: dict[int, int] = {}
     store = ContiguousStore(
         *(2, 1, 4),
-        num_sequences=2,
+        num_slots=128,
         max_tokens=64,
         kv_dtype=kv_dtype,
         layout=layout,
-        start_of=lambda block_id: places[block_id],
     )
+    store.follow(lambda block_id: places[block_id])
     pool = RegionPool(8, 16, store, clock=lambda: 0.0, headroom=1.0)
     ids = [region for count in (1, 5, 1) for region in pool.allocate(count) or ()]
     vectors = np.random.default_rng(0).normal(size=(2, 80, 1, 4)).astype(np.float32)

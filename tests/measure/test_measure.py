@@ -22,7 +22,7 @@ from firsthand.errors import (
     ModelNotFound,
 )
 from firsthand.generation.llm import LLM
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.report import Report
 from firsthand.measure import ablation
 from firsthand.measure import limits as limits_module

@@ -36,7 +36,7 @@ def test_throughput_adds_up(llm: LLM) -> None:
     assert 0 < found.outside_kernels_share < 1
     assert 5 <= found.kv_blocks.peak <= found.kv_blocks.total
     assert (found.num_preemptions, found.threads) == (0, 1)
-    assert found.to_dict()["kv_blocks"]["total"] == llm.loaded.num_pool_blocks
+    assert found.to_dict()["kv_blocks"]["total"] == llm.loaded.budget.num_blocks
 
 
 def test_a_run_has_every_token_and_all_sequences_at_once(llm: LLM) -> None:

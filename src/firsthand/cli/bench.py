@@ -143,7 +143,7 @@ def ablate(
 ) -> None:
     """Change one thing at a time, and show what each is worth."""
     with reported(as_json):
-        from firsthand.generation.loading import LoadOptions
+        from firsthand.generation.load_options import LoadOptions
         from firsthand.measure import ablation, ablation_plot
 
         if plot_out is not None:

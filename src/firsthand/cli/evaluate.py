@@ -43,7 +43,7 @@ def evaluate(
     with reported(as_json):
         from firsthand.cli.report import formats_held
         from firsthand.evaluate.perplexity import check_sizes, load_for_scoring, perplexity
-        from firsthand.generation.loading import LoadOptions
+        from firsthand.generation.load_options import LoadOptions
 
         check_choice("metric", metric, METRICS)
         check_sizes(window, max_windows)

@@ -71,7 +71,8 @@ def plan(
     """Show what memory a model would get, without loading it."""
     with reported(as_json):
         from firsthand.cli.budget_facts import as_dict, print_plan
-        from firsthand.generation.loading import LoadOptions, plan_model
+        from firsthand.generation.load_options import LoadOptions
+        from firsthand.generation.loading import plan_model
 
         chosen = asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())}
         wanted = LoadOptions(**chosen, max_sequences=max_sequences)

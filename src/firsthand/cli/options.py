@@ -71,6 +71,16 @@ class Loading:
     block_size: Annotated[
         int, typer.Option(help="Tokens per block of the paged cache; a multiple of 16.")
     ] = 16
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Keep blocks of ended sequences for prompts that begin alike.",
+        ),
+    ] = True
+    scheduler: Annotated[
+        str, typer.Option(help="fair, or static: a batch that nobody joins before it has ended.")
+    ] = "fair"
     memory_limit: Annotated[
         str,
         typer.Option(

@@ -32,7 +32,8 @@ from firsthand.compute.executor import Executor
 from firsthand.compute.native import _native
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.evaluate.windows import windows
-from firsthand.generation.loading import LoadedModel, LoadOptions, Progress, load_model
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import LoadedModel, Progress, load_model
 from firsthand.kvcache.store import KVStore
 
 DEFAULT_WINDOW = 512

@@ -33,14 +33,8 @@ from firsthand.engine.worker import Worker
 from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
 from firsthand.generation.choice import Job
 from firsthand.generation.completion import Completion
-from firsthand.generation.loading import (
-    Claim,
-    LoadedModel,
-    LoadKeywords,
-    LoadOptions,
-    Progress,
-    load_model,
-)
+from firsthand.generation.load_options import LoadKeywords, LoadOptions
+from firsthand.generation.loading import Claim, LoadedModel, Progress, load_model
 from firsthand.generation.options import Checked, Options, check_names, fresh_seed, read_options
 from firsthand.generation.report import (
     Listeners,
@@ -52,10 +46,9 @@ from firsthand.generation.report import (
     build_report,
     peak_rss_bytes,
 )
+from firsthand.generation.sharing import build_scheduler
 from firsthand.generation.stream import TextStream
-from firsthand.kvcache.blocks import BlockPool
 from firsthand.request import FinishReason, Request
-from firsthand.scheduling.scheduler import Scheduler
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate
 
@@ -107,8 +100,7 @@ class LLM:
             Sampler(_pool_of(loaded.executor)),
             self._clock,
         )
-        pool = BlockPool(loaded.num_pool_blocks, loaded.store.block_size)
-        scheduler = Scheduler(loaded.limits, pool)
+        scheduler = build_scheduler(loaded, self._clock)
         self._engine = Engine(scheduler, self._runner, self._clock, self._listeners.tell)
         self._worker = Worker(self._engine, self._clock, max_requests)
         self._numbers = count()

@@ -13,25 +13,23 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypedDict, get_args
 
-from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.buckets import CompileFacts, Compiles, check_buckets
 from firsthand.compute.executor import Executor
 from firsthand.config import Environment, read_environment
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.generation import planning
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.packing import KeepsPacked, Packing
 from firsthand.generation.report import LoadTimes
-from firsthand.kvcache.arrays import TILE, KVLayout, KVType
-from firsthand.kvcache.contiguous import ContiguousStore
-from firsthand.kvcache.paged import BLOCK_SIZE, PagedStore
+from firsthand.kvcache.contiguous import SPARE, ContiguousStore
+from firsthand.kvcache.paged import PagedStore
 from firsthand.kvcache.store import KVStore
-from firsthand.memory.budget import DEFAULT_LIMIT, Budget, share_of
+from firsthand.memory.budget import Budget
 from firsthand.models import families
 from firsthand.models.scaling import ROPE_FACTORS
 from firsthand.models.spec import ModelSpec
@@ -45,112 +43,6 @@ from firsthand.weights.packed_file import PackedFile
 from firsthand.weights.sources import Quantization, read_vector
 
 Progress = Callable[[int, int], None]  # bytes of the file done, bytes in all
-
-
-ExecutorName = Literal["native", "torch"]
-KVStoreName = Literal["paged", "contiguous"]
-MAX_BLOCK_SIZE = 1024
-Attention = Literal["formula", "tiled", "fast"]
-
-
-class LoadKeywords(TypedDict, total=False):
-    """The fields of `LoadOptions`, as keyword arguments."""
-
-    executor: ExecutorName
-    device: str
-    quantization: Quantization
-    max_context: int | None
-    threads: int | None
-    kv_dtype: KVType
-    kv_layout: KVLayout
-    kv_store: KVStoreName
-    block_size: int
-    max_step_tokens: int
-    max_sequences: int | None
-    max_logit_rows: int | None
-    memory_limit: int | str
-    disabled_rules: Sequence[str]
-    attention: Attention | None
-    pack_cache: bool
-    compile: bool
-    compile_buckets: Sequence[int] | None
-    deterministic: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How a model is to be held and run. An option that the executor has no use for is refused.
-
-    `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
-    auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
-    one per core. `kv_dtype`: float16, float32 or int8. `kv_layout`: tiles or rows, how keys lie in
-    memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per
-    sequence. `max_step_tokens`: what one step computes at most; longer prompts take several steps.
-    `max_sequences`: how many run at once; None is as many as memory allows, up to 16.
-    `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
-    that an engine asks for. `memory_limit`: what weights, scratch, KV cache and process may take,
-    in bytes or as "2GiB", or as a share of what is free, "80%". `disabled_rules` (native): fusion
-    rules to leave out. `attention`
-    (torch): which of its rungs. `pack_cache` (native): use the packed form of the model on disk;
-    write it if it is not there. `compile` (torch): steps that fit one of the `compile_buckets`, a
-    number of rows each (None: 128, 256, 512, 1024), run compiled. `deterministic` (torch): only
-    algorithms that give the same bits in every run; one that has none ends the request.
-    """
-
-    executor: ExecutorName = "native"
-    device: str = "cpu"
-    quantization: Quantization = "auto"
-    max_context: int | None = None
-    threads: int | None = None
-    kv_dtype: KVType = "float16"
-    kv_layout: KVLayout = "tiles"
-    kv_store: KVStoreName = "paged"
-    block_size: int = BLOCK_SIZE
-    max_step_tokens: int = 512
-    max_sequences: int | None = None
-    max_logit_rows: int | None = None
-    memory_limit: int | str = DEFAULT_LIMIT
-    disabled_rules: Sequence[str] = ()
-    attention: Attention | None = None
-    pack_cache: bool = True
-    compile: bool = False
-    compile_buckets: Sequence[int] | None = None
-    deterministic: bool = False
-
-    def __post_init__(self) -> None:
-        check_choice("executor", self.executor, get_args(ExecutorName))
-        check_choice("quantization", self.quantization, get_args(Quantization))
-        check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
-        check_choice("kv_layout", self.kv_layout, get_args(KVLayout))
-        check_choice("kv_store", self.kv_store, get_args(KVStoreName))
-        check_integer("block_size", self.block_size, TILE, MAX_BLOCK_SIZE)
-        if self.block_size % TILE:
-            raise InvalidRequest("block_size", f"must be a multiple of {TILE}")
-        for name in ("max_context", "threads"):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), 1)
-        least = 1 if self.max_sequences is None else self.max_sequences
-        Limits(1, 1, least, self.max_step_tokens)  # refused now, not after a load
-        share_of(self.memory_limit)
-        if self.max_logit_rows is not None:
-            rows = (least, self.max_step_tokens)
-            check_integer("max_logit_rows", self.max_logit_rows, *rows)
-        rules = self.disabled_rules
-        if not isinstance(rules, list | tuple) or not all(isinstance(r, str) for r in rules):
-            raise InvalidRequest("disabled_rules", f"must be a list of names, not {shown(rules)}")
-        if self.executor == "native":
-            check_choice("device", self.device, ("cpu",))
-            _refuse("attention", self.attention is not None, "torch")
-            _refuse("compile", self.compile, "torch")
-            _refuse("compile_buckets", self.compile_buckets is not None, "torch")
-            _refuse("deterministic", self.deterministic, "torch")
-        else:
-            _refuse("threads", self.threads is not None, "native")
-            _refuse("disabled_rules", bool(self.disabled_rules), "native")
-            _refuse("pack_cache", not self.pack_cache, "native")
-            check_buckets(self.compile_buckets)
-        if self.compile_buckets is not None and not self.compile:
-            raise InvalidRequest("compile_buckets", "is a part of compile, which is off")
 
 
 class Claim:
@@ -167,8 +59,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """All that an engine needs, ready. The last blocks of the store, as many as one sequence can
-    have, are for traces, which therefore never touch a running sequence.
+    """All that an engine needs, ready.
 
     The spec's context is the budget's: where memory allows no more, lower than the model's own.
     """
@@ -179,6 +70,7 @@ class LoadedModel:
     store: KVStore
     budget: Budget
     limits: Limits
+    options: LoadOptions
     max_logit_rows: int
     weights: LoadReport
     times: LoadTimes
@@ -195,13 +87,11 @@ class LoadedModel:
         return Claim(self._in_use)
 
     @property
-    def num_pool_blocks(self) -> int:
-        """The store's blocks that requests may have: 0 … num_pool_blocks − 1."""
-        return self.store.num_blocks - _blocks_per_sequence(self.limits, self.store.block_size)
-
-    @property
     def trace_block_ids(self) -> tuple[int, ...]:
-        return tuple(range(self.num_pool_blocks, self.store.num_blocks))
+        """Blocks for one sequence that no request can have: a trace never touches a running one."""
+        if isinstance(self.store, ContiguousStore):
+            return (SPARE,)
+        return tuple(range(self.budget.num_blocks, self.store.num_blocks))
 
     @property
     def compiled_steps(self) -> CompileFacts | None:
@@ -263,6 +153,7 @@ def load_model(
         store=store,
         budget=budget,
         limits=limits,
+        options=options,
         max_logit_rows=max_logit_rows,
         weights=weights,
         pack_writer=writer,
@@ -378,26 +269,21 @@ def _packing(
     return Packing(environment.home, checkpoint, options.quantization, executor)
 
 
-def _blocks_per_sequence(limits: Limits, block_size: int) -> int:
-    return -(-limits.context_length // block_size)
-
-
 def _store(spec: ModelSpec, limits: Limits, budget: Budget, options: LoadOptions) -> KVStore:
     """What the budget gives, and blocks for one sequence more, which only a trace ever fills."""
     sizes = (spec.num_layers, spec.num_kv_heads, spec.head_size)
-    each = _blocks_per_sequence(limits, budget.block_size)
     try:
         if options.kv_store == "contiguous":
             return ContiguousStore(
                 *sizes,
-                num_sequences=min(budget.num_blocks // each, limits.max_sequences) + 1,
+                num_slots=budget.num_blocks * budget.block_size,
                 max_tokens=limits.context_length,
                 kv_dtype=options.kv_dtype,
                 layout=options.kv_layout,
             )
         return PagedStore(
             *sizes,
-            num_blocks=budget.num_blocks + each,
+            num_blocks=budget.num_blocks + -(-limits.context_length // budget.block_size),
             block_size=budget.block_size,
             kv_dtype=options.kv_dtype,
             layout=options.kv_layout,
@@ -407,8 +293,3 @@ def _store(spec: ModelSpec, limits: Limits, budget: Budget, options: LoadOptions
             f"no room for the keys and values of {budget.max_sequences} sequences of "
             f"{budget.context_length} tokens; lower max_context or max_sequences"
         ) from None
-
-
-def _refuse(field: str, given: bool, executor: str) -> None:
-    if given:
-        raise InvalidRequest(field, f"is an option of the {executor} executor only")

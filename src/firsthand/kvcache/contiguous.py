@@ -15,12 +15,13 @@ from collections.abc import Callable
 
 from firsthand.kvcache.arrays import TILE, KVArrays, KVLayout, KVType, LayerArrays
 
+SPARE = -1  # the last run, which nobody gives out: for traces
+
 
 class ContiguousStore:
-    """`num_sequences` runs for up to `max_tokens` tokens each.
+    """`num_slots` slots for runs of up to `max_tokens` tokens each, and one run more, `SPARE`.
 
-    Without `start_of` run b begins at b · block_size. With it, whoever gives out the runs says
-    where one begins, and may have any length up to `max_tokens`; its slots can be moved.
+    Run b begins at b · block_size, until someone who gives out runs of any length is followed.
     """
 
     def __init__(
@@ -29,23 +30,26 @@ class ContiguousStore:
         num_kv_heads: int,
         head_size: int,
         *,
-        num_sequences: int,
+        num_slots: int,
         max_tokens: int,
         kv_dtype: KVType = "float16",
         layout: KVLayout = "tiles",
-        start_of: Callable[[int], int] | None = None,
     ) -> None:
         self._block_size = -(-max_tokens // TILE) * TILE
-        self._num_blocks = num_sequences
-        self._start_of = start_of
+        self._spare = -(-num_slots // TILE) * TILE
+        self._start_of: Callable[[int], int] | None = None
         self._arrays = KVArrays(
             num_layers,
             num_kv_heads,
             head_size,
-            num_slots=num_sequences * self._block_size,
+            num_slots=self._spare + self._block_size,
             kv_dtype=kv_dtype,
             layout=layout,
         )
+
+    def follow(self, start_of: Callable[[int], int]) -> None:
+        """From now on `start_of` says where a run begins; its slots can be moved."""
+        self._start_of = start_of
 
     @property
     def block_size(self) -> int:
@@ -53,11 +57,8 @@ class ContiguousStore:
 
     @property
     def num_blocks(self) -> int:
-        return self._num_blocks
-
-    @property
-    def num_slots(self) -> int:
-        return self._arrays.num_slots
+        """Runs of the whole block size; there can be more, shorter ones."""
+        return self._spare // self._block_size
 
     @property
     def num_bytes(self) -> int:
@@ -77,6 +78,8 @@ class ContiguousStore:
         return num_tokens * self._arrays.slot_bytes
 
     def block_start(self, block_id: int) -> int:
+        if block_id == SPARE:
+            return self._spare
         if self._start_of is not None:
             return self._start_of(block_id)
         return block_id * self._block_size

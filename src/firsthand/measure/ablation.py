@@ -19,7 +19,7 @@ from typing import Any, cast
 from firsthand.checks import check_choice
 from firsthand.compute.fusion import RULES
 from firsthand.generation.llm import LLM
-from firsthand.generation.loading import LoadKeywords, LoadOptions
+from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.report import Report
 from firsthand.measure.latency import (
     Speed,

@@ -20,7 +20,7 @@ from typing import IO, Any
 from firsthand.checks import check_integer
 from firsthand.config import read_environment
 from firsthand.errors import EngineError
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.measure.latency import Spread, spread_of
 from firsthand.weights.catalogue import resolve
 

@@ -85,7 +85,7 @@ def measure_throughput(
         outside_kernels_share=outside_kernels_share(runs),
         num_preemptions=sum(step.planned.num_preempted for step in steps),
         kv_blocks=KVBlocks(
-            total=llm.loaded.num_pool_blocks,
+            total=llm.loaded.budget.num_blocks,
             peak=max(step.num_used_blocks for step in steps),
         ),
         concurrency=concurrency,

@@ -91,7 +91,7 @@ def test_a_real_model_has_the_logits_of_transformers(smollm2_path: Path) -> None
         spec.num_layers,
         spec.num_kv_heads,
         spec.head_size,
-        num_sequences=1,
+        num_slots=LENGTH,
         max_tokens=LENGTH,
         kv_dtype="float32",
     )

@@ -1,0 +1,139 @@
+"""How a model is to be held and run: the options of a load, checked.
+
+Owns: their names, defaults and ranges.
+May not know: files, how an option is carried out.
+Read next: `loading.py`, which carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
+
+from firsthand.checks import check_choice, check_integer, shown
+from firsthand.compute.buckets import check_buckets
+from firsthand.errors import InvalidRequest
+from firsthand.kvcache.arrays import TILE, KVLayout, KVType
+from firsthand.kvcache.paged import BLOCK_SIZE
+from firsthand.memory.budget import DEFAULT_LIMIT, share_of
+from firsthand.scheduling.admission import Limits
+from firsthand.weights.sources import Quantization
+
+ExecutorName = Literal["native", "torch"]
+KVStoreName = Literal["paged", "contiguous"]
+SchedulerName = Literal["fair", "static"]
+MAX_BLOCK_SIZE = 1024
+Attention = Literal["formula", "tiled", "fast"]
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The fields of `LoadOptions`, as keyword arguments."""
+
+    executor: ExecutorName
+    device: str
+    quantization: Quantization
+    max_context: int | None
+    threads: int | None
+    kv_dtype: KVType
+    kv_layout: KVLayout
+    kv_store: KVStoreName
+    block_size: int
+    prefix_cache: bool
+    scheduler: SchedulerName
+    max_step_tokens: int
+    max_sequences: int | None
+    max_logit_rows: int | None
+    memory_limit: int | str
+    disabled_rules: Sequence[str]
+    attention: Attention | None
+    pack_cache: bool
+    compile: bool
+    compile_buckets: Sequence[int] | None
+    deterministic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is to be held and run. An option that the executor has no use for is refused.
+
+    `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
+    auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
+    one per core. `kv_dtype`: float16, float32 or int8. `kv_layout`: tiles or rows, how keys lie in
+    memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per
+    sequence. `prefix_cache`: keep blocks of ended sequences for prompts that begin alike (paged).
+    `scheduler`: fair, or static, a batch that nobody joins before it has ended.
+    `max_step_tokens`: what one step computes at most; longer prompts take several steps.
+    `max_sequences`: how many run at once; None is as many as memory allows, up to 16.
+    `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
+    that an engine asks for. `memory_limit`: what weights, scratch, KV cache and process may take,
+    in bytes or as "2GiB", or as a share of what is free, "80%". `disabled_rules` (native): fusion
+    rules to leave out. `attention` (torch): which of its rungs. `pack_cache` (native): use the
+    packed form of the model on disk; write it if it is not there. `compile` (torch): steps that
+    fit one of the `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run
+    compiled. `deterministic` (torch): only
+    algorithms that give the same bits in every run; one that has none ends the request.
+    """
+
+    executor: ExecutorName = "native"
+    device: str = "cpu"
+    quantization: Quantization = "auto"
+    max_context: int | None = None
+    threads: int | None = None
+    kv_dtype: KVType = "float16"
+    kv_layout: KVLayout = "tiles"
+    kv_store: KVStoreName = "paged"
+    block_size: int = BLOCK_SIZE
+    prefix_cache: bool = True
+    scheduler: SchedulerName = "fair"
+    max_step_tokens: int = 512
+    max_sequences: int | None = None
+    max_logit_rows: int | None = None
+    memory_limit: int | str = DEFAULT_LIMIT
+    disabled_rules: Sequence[str] = ()
+    attention: Attention | None = None
+    pack_cache: bool = True
+    compile: bool = False
+    compile_buckets: Sequence[int] | None = None
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("executor", self.executor, get_args(ExecutorName))
+        check_choice("quantization", self.quantization, get_args(Quantization))
+        check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
+        check_choice("kv_layout", self.kv_layout, get_args(KVLayout))
+        check_choice("kv_store", self.kv_store, get_args(KVStoreName))
+        check_choice("scheduler", self.scheduler, get_args(SchedulerName))
+        check_integer("block_size", self.block_size, TILE, MAX_BLOCK_SIZE)
+        if self.block_size % TILE:
+            raise InvalidRequest("block_size", f"must be a multiple of {TILE}")
+        for name in ("max_context", "threads"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1)
+        least = 1 if self.max_sequences is None else self.max_sequences
+        Limits(1, 1, least, self.max_step_tokens)  # refused now, not after a load
+        share_of(self.memory_limit)
+        if self.max_logit_rows is not None:
+            rows = (least, self.max_step_tokens)
+            check_integer("max_logit_rows", self.max_logit_rows, *rows)
+        rules = self.disabled_rules
+        if not isinstance(rules, list | tuple) or not all(isinstance(r, str) for r in rules):
+            raise InvalidRequest("disabled_rules", f"must be a list of names, not {shown(rules)}")
+        if self.executor == "native":
+            check_choice("device", self.device, ("cpu",))
+            _refuse("attention", self.attention is not None, "torch")
+            _refuse("compile", self.compile, "torch")
+            _refuse("compile_buckets", self.compile_buckets is not None, "torch")
+            _refuse("deterministic", self.deterministic, "torch")
+        else:
+            _refuse("threads", self.threads is not None, "native")
+            _refuse("disabled_rules", bool(self.disabled_rules), "native")
+            _refuse("pack_cache", not self.pack_cache, "native")
+            check_buckets(self.compile_buckets)
+        if self.compile_buckets is not None and not self.compile:
+            raise InvalidRequest("compile_buckets", "is a part of compile, which is off")
+
+
+def _refuse(field: str, given: bool, executor: str) -> None:
+    if given:
+        raise InvalidRequest(field, f"is an option of the {executor} executor only")
