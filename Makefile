@@ -6,6 +6,7 @@ VENV ?= .venv
 MODEL ?= smollm2-135m
 PROMPT ?= The capital of France is
 PYTEST_ARGS ?=
+RIVALS_DIR ?= .rivals
 
 PY := $(VENV)/bin/python
 FIRSTHAND := $(VENV)/bin/firsthand
@@ -23,7 +24,7 @@ CMAKE = $(VENV)/bin/cmake -S . -G Ninja --log-level=WARNING \
 LINT := bench src tests
 PURE := not native and not torch and not oracle and not model and not slow and not gpu
 
-.PHONY: run chat serve test sanitize check bench rivals soak format install native clean
+.PHONY: run chat serve test sanitize check bench rivals compare soak format install native clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed ## fetch the default model and answer one prompt
@@ -71,8 +72,13 @@ bench: $(VENV)/.installed ## one JSON line per measurement, kept in bench/result
 serve: ## comes with the service
 	@echo "make serve: the HTTP service is not built yet; use 'make run' or 'make chat'." >&2; exit 1
 
-rivals: ## comes with the comparison
-	@echo "make rivals: the comparison with other engines is not built yet." >&2; exit 1
+rivals: $(VENV)/.installed ## install the other engines into .rivals, convert the model for each
+	@$(FIRSTHAND) pull $(MODEL) >&2
+	@$(PY) bench/rivals/install.py --model $(MODEL) --rivals $(RIVALS_DIR)
+
+compare: $(VENV)/.installed ## ours and the rivals that are installed, in turns; takes half an hour
+	@$(FIRSTHAND) pull $(MODEL) >&2
+	@$(PY) bench/compare.py --model $(MODEL) --rivals $(RIVALS_DIR)
 
 soak: ## comes with the long runs
 	@echo "make soak: the long runs are not built yet; 'make test' is all there is." >&2; exit 1
