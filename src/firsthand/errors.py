@@ -14,6 +14,7 @@ Read next: `request.py`.
     ├── CheckpointError         a file that is not what it claims; `file` and `tensor` say where
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
     └── EngineError             our own fault; the request it names has ended
+        └── EngineUnavailable   no engine runs now, or it was lost; a later try may find one
 """
 
 from __future__ import annotations
@@ -69,3 +70,7 @@ class UnsupportedModel(FirsthandError):
 
 class EngineError(FirsthandError):
     """A fault of our own. The engine lives on; the request has ended."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine's process is not there: it loads, is restarted, or was lost with the request."""
