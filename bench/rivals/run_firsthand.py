@@ -46,7 +46,7 @@ class Firsthand:
 
     def score(self, window: Sequence[int], start: int) -> float:
         from firsthand.evaluate.perplexity import load_for_scoring, score
-        from firsthand.generation.loading import LoadOptions
+        from firsthand.generation.load_options import LoadOptions
 
         if self._scored is None:
             self._scored = load_for_scoring(self._model, LoadOptions(**self._options))

@@ -22,6 +22,8 @@ class Job:
     """A request with what only the façade knows of it. Times are those of the clock.
 
     `continues`: the text goes on from the prompt's, so a space at its beginning belongs to it.
+    `skip_special`: control tokens have no text. `include_stop`: what ended it, a stop string or a
+    token by its id, is part of the text.
     """
 
     request: Request
@@ -29,6 +31,8 @@ class Job:
     continues: bool
     called_s: float
     tokenized_s: float
+    skip_special: bool = True
+    include_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,10 @@ class Choice:
         self._job = job
         self._tokens = tokens
         self._clock = clock
-        self._detokenizer = Detokenizer(tokens, continues=job.continues)
-        self._stops = StopStrings(job.stop_strings)
+        self._detokenizer = Detokenizer(
+            tokens, skip_special=job.skip_special, continues=job.continues
+        )
+        self._stops = StopStrings(job.stop_strings, include=job.include_stop)
         self._pieces: list[_Piece] = []
         self._num_given = 0  # pieces in the chunks that have certainly reached the caller
         self._num_in_chunk = 0  # the same, with the last chunk
@@ -119,11 +125,12 @@ class Choice:
     def _text_of(self, event: TokenEvent) -> tuple[str, Finish | None]:
         """The text that is certain now, and the end: the engine's, or a stop string before it.
 
-        A token that ends the sequence by its id has no text. At the end, what was held back for
-        half a character or a possible stop string is given out.
+        A token that ends the sequence by its id has no text, unless that was asked for. At the
+        end, what was held back for half a character or a possible stop string is given out.
         """
         text, stop, finish = "", None, event.finish
         ends_by_id = finish is not None and finish.reason in _ENDS_BY_ID
+        ends_by_id = ends_by_id and not self._job.include_stop
         if event.token_id is not None and not ends_by_id:
             text, stop = self._stops.add(self._detokenizer.add(event.token_id))
         if finish is not None and stop is None:

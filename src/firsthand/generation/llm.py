@@ -22,15 +22,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, overload
 
 from firsthand.checks import check_choice, check_integer, shown
-from firsthand.compute.executor import Executor, OpTime
-from firsthand.compute.native._native import Threads
-from firsthand.compute.native.executor import available_threads
-from firsthand.engine.engine import Engine
+from firsthand.compute.executor import OpTime
 from firsthand.engine.facts import StepFacts
-from firsthand.engine.runner import ModelRunner
-from firsthand.engine.sampler import Sampler
 from firsthand.engine.worker import Worker
 from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
+from firsthand.generation.assembly import assemble, max_requests
 from firsthand.generation.choice import Job
 from firsthand.generation.completion import Completion
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
@@ -46,13 +42,10 @@ from firsthand.generation.report import (
     build_report,
     peak_rss_bytes,
 )
-from firsthand.generation.sharing import build_scheduler
 from firsthand.generation.stream import TextStream
 from firsthand.request import FinishReason, Request
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate
-
-MAX_WAITING = 1024
 
 Messages = Sequence[Mapping[str, Any]]
 One = Literal[1] | None  # of `n`: one completion, which is not in a list
@@ -90,19 +83,11 @@ class LLM:
             loaded = load_model(model, LoadOptions(**options), progress)
         self._clock = time.perf_counter
         self._loaded = loaded
-        max_requests = MAX_WAITING + loaded.limits.max_sequences
-        self._ledger = StepLedger(capacity=2 * max_requests)
+        self._ledger = StepLedger(capacity=2 * max_requests(loaded))
         self._listeners = Listeners((self._ledger.record,))
-        self._runner = ModelRunner(
-            loaded.executor,
-            loaded.store,
-            loaded.limits.vocab_size,
-            Sampler(_pool_of(loaded.executor)),
-            self._clock,
-        )
-        scheduler = build_scheduler(loaded, self._clock)
-        self._engine = Engine(scheduler, self._runner, self._clock, self._listeners.tell)
-        self._worker = Worker(self._engine, self._clock, max_requests)
+        assembly = assemble(loaded, self._clock, self._listeners.tell)
+        self._engine, self._runner = assembly.engine, assembly.runner
+        self._worker = Worker(self._engine, self._clock, max_requests(loaded))
         self._numbers = count()
         self._templates = TemplateProcess()
         self._template = ChatTemplate(loaded.tokenizer, self._templates, chat_template)
@@ -341,12 +326,6 @@ class LLM:
         return build_report(
             self._loaded.times, self.memory(num_stored), num_prompt_tokens, timeline, steps
         )
-
-
-def _pool_of(executor: Executor) -> Threads:
-    """The executor's own threads, or as many of the sampler's for one that has none to lend."""
-    pool = getattr(executor, "pool", None)
-    return pool if isinstance(pool, Threads) else Threads(available_threads())
 
 
 def _close_all(worker: Worker, templates: TemplateProcess, claim: Claim) -> None:

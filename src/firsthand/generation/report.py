@@ -55,7 +55,7 @@ class Report:
     `sample_ms` lie inside the steps and are summed over those that the request took part in; a
     step shared with others counts whole for each. `detokenize_ms` is spent beside the steps.
     `ttft_ms` is from the call to the first token. `peak_batch` is the most sequences that shared
-    one of its steps.
+    one of its steps. `num_cached_tokens` of the prompt were found computed when it began.
     """
 
     load: LoadTimes
@@ -73,6 +73,7 @@ class Report:
     total_ms: float
     num_steps: int
     peak_batch: int
+    num_cached_tokens: int = 0
 
     @property
     def predicted_ms(self) -> float:
@@ -101,6 +102,7 @@ class Report:
                 "load_prepare_ms": self.load.prepare_ms,
                 "tokenize_ms": self.tokenize_ms,
                 "queue_ms": self.queue_ms,
+                "cache_n": self.num_cached_tokens,
                 "prompt_n": self.num_prompt_tokens,
                 "prompt_ms": self.prompt_ms,
                 "prompt_per_token_ms": self.prompt_ms / self.num_prompt_tokens,
@@ -131,6 +133,7 @@ class StepTimes:
     sample_ms: float = 0.0
     num_steps: int = 0
     peak_batch: int = 0
+    num_cached_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -151,8 +154,11 @@ class StepLedger:
 
     def record(self, facts: StepFacts) -> None:
         """For the engine, step by step."""
+        cached = {one.request_id: one.num_cached_tokens for one in reversed(facts.planned.admitted)}
         for request_id in dict.fromkeys(facts.request_ids):  # once, however many its sequences
-            times = self._times.pop(request_id, None) or StepTimes(facts.started_s)
+            times = self._times.pop(request_id, None)
+            if times is None:  # it begins
+                times = StepTimes(facts.started_s, num_cached_tokens=cached.get(request_id, 0))
             times.forward_ms += facts.forward_ms
             times.sample_ms += facts.sample_ms
             times.num_steps += 1
@@ -214,6 +220,7 @@ def build_report(
         total_ms=(timeline.ended_s - called_s) * 1e3,
         num_steps=steps.num_steps,
         peak_batch=steps.peak_batch,
+        num_cached_tokens=steps.num_cached_tokens,
     )
 
 

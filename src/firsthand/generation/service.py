@@ -26,7 +26,7 @@ from typing import Any
 
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.completion import Chunk, Completion
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.options import Options
 
 

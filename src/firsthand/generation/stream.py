@@ -1,8 +1,8 @@
 """The events of one request become text, piece by piece.
 
-Owns: which of the request's n sequences an event belongs to, and the ends: of each, and of all.
+Owns: waiting for the engine's thread, and what an interrupt or a close means for those who read.
 May not know: models, threads, how a prompt came to be.
-Read next: `choice.py` (one sequence); below, `engine/worker.py` (`EventStream`).
+Read next: `texts.py` (events become texts); below, `engine/worker.py` (`EventStream`).
 
 Streamed and not streamed are the same thing here: `completion` reads the stream to its end.
 """
@@ -14,14 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from firsthand.engine.worker import EventStream
-from firsthand.errors import EngineError
 from firsthand.generation.choice import Choice, Job
 from firsthand.generation.completion import Chunk, Completion
-from firsthand.generation.report import Report, StepLedger, StepTimes, Timeline
-from firsthand.request import Finish, FinishReason, Request, TokenEvent
+from firsthand.generation.report import StepLedger
+from firsthand.generation.texts import Reporter, Texts
+from firsthand.request import Finish, FinishReason, TokenEvent
 from firsthand.text.detokenize import TokenSource
-
-Reporter = Callable[[Request, Timeline, StepTimes], Report]
 
 
 class TextStream:
@@ -47,9 +45,8 @@ class TextStream:
         self._events = events
         self._job = job
         self._clock = clock
-        self._ledger = ledger
-        self._report = report
-        self._choices = [Choice(job, index, tokens, clock) for index in range(job.request.n)]
+        self._texts = Texts(job, tokens, clock, ledger, report)
+        self._choices = self._texts.choices
         self._last: Choice | None = None  # whose chunk was given last
         self._cancelled: deque[Choice] = deque()  # ended by `cancel`, and not given yet
         self._closed = False
@@ -93,7 +90,7 @@ class TextStream:
         finish = Finish(FinishReason.CANCELLED, "interrupted")
         for choice in self._choices:
             if not choice.ended:
-                self._end(choice, TokenEvent(request_id, None, at_s, finish=finish))
+                self._end(TokenEvent(request_id, None, at_s, finish=finish, index=choice.index))
                 self._cancelled.append(choice)
         return self._give(self._cancelled.popleft() if self._cancelled else self._choices[-1])
 
@@ -105,31 +102,23 @@ class TextStream:
         """Read to the end; one per sequence, in the order of their index."""
         for _ in self:
             pass
-        ended = [choice.completion for choice in self._choices if choice.completion is not None]
-        if len(ended) < len(self._choices):
-            raise EngineError("the stream was closed before its end")
-        return ended
+        return self._texts.completions()
 
     def _take(self, event: TokenEvent) -> Chunk:
         choice = self._choices[event.index]
-        finish = self._end(choice, event)
-        if finish is not None and finish.reason is FinishReason.ERROR and len(self._choices) == 1:
+        fault = self._texts.fault(self._end(event))
+        if fault is not None:
             self.failed = choice.completion
-            raise EngineError(f"request {self._job.request.request_id}: {finish.cause}")
+            raise fault
         return self._give(choice)
 
-    def _end(self, choice: Choice, event: TokenEvent) -> Finish | None:
+    def _end(self, event: TokenEvent) -> Finish | None:
         """Take the event; if it ends its sequence, here or in the engine, end it in both."""
-        finish = choice.take(event)
-        if finish is None:
-            return None
-        if all(other.ended for other in self._choices if other is not choice):
+        finish = self._texts.take(event)
+        if self._texts.ended:
             self.close()
-        elif event.finish is None:  # a stop string: the engine learns of it here
-            self._events.close_index(choice.index)
-        request = self._job.request
-        report = self._report(request, choice.timeline(), self._ledger.of(request.request_id))
-        choice.complete(finish, report)
+        elif finish is not None and event.finish is None:  # a stop string
+            self._events.close_index(event.index)
         return finish
 
     def _give(self, choice: Choice) -> Chunk:
