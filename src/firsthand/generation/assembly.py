@@ -17,9 +17,10 @@ from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
 from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import Sampler
+from firsthand.errors import EngineError
 from firsthand.generation.loading import LoadedModel
 from firsthand.generation.sharing import build_scheduler
-from firsthand.request import Request, SamplingParams, StopRules
+from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 
 MAX_WAITING = 1024
 WARM_TOKENS = 32
@@ -53,25 +54,38 @@ def max_requests(loaded: LoadedModel) -> int:
     return MAX_WAITING + loaded.limits.max_sequences
 
 
-def warm_up(assembly: Assembly, loaded: LoadedModel) -> None:
-    """Two steps, of a prompt and of one token: pages, threads and kernels have then been used.
+def warm_up(assembly: Assembly, loaded: LoadedModel, clock: Callable[[], float]) -> float:
+    """Run a short prompt twice, and a token after each: pages, threads and kernels have then been
+    used. Gives an estimate of the longest step in ms, from the second prompt. Nothing of it stays
+    that a request could find: each has a cache salt of its own.
 
-    Nothing of it stays: its blocks are free, and its cache salt is its own.
+    Raises EngineError when a step fails.
     """
-    num_tokens = min(WARM_TOKENS, loaded.limits.context_length - 2, loaded.limits.max_step_tokens)
+    limits = loaded.limits
+    num_tokens = min(WARM_TOKENS, limits.context_length - 2, limits.max_step_tokens)
     if num_tokens < 1:
-        return
-    request = Request(
-        request_id="warm-up",
-        prompt_token_ids=(0,) * num_tokens,
-        sampling=SamplingParams(temperature=0.0),
-        stop=StopRules(max_tokens=2),
-        seed=0,
-        cache_salt="warm-up",
-    )
-    assembly.engine.add(request)
-    while assembly.engine.has_work:
-        assembly.engine.step()
+        return 0.0
+    prompt_ms = 0.0
+    for name in ("warm-up-1", "warm-up-2"):
+        assembly.engine.add(
+            Request(
+                request_id=name,
+                prompt_token_ids=(0,) * num_tokens,
+                sampling=SamplingParams(temperature=0.0),
+                stop=StopRules(max_tokens=2),
+                seed=0,
+                cache_salt=name,
+            )
+        )
+        started_s = clock()
+        events = assembly.engine.step()
+        prompt_ms = (clock() - started_s) * 1e3
+        while assembly.engine.has_work:
+            events = assembly.engine.step()
+        finish = events[-1].finish
+        if finish is None or finish.reason is not FinishReason.LENGTH:
+            raise EngineError(f"the model's first step failed: {finish and finish.cause}")
+    return prompt_ms / num_tokens * limits.max_step_tokens
 
 
 def _pool_of(executor: Executor) -> Threads:

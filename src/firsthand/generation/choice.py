@@ -69,6 +69,11 @@ class Choice:
     def ended(self) -> bool:
         return self.completion is not None
 
+    @property
+    def num_tokens(self) -> int:
+        """New ones, so far."""
+        return sum(piece.token_id is not None for piece in self._pieces)
+
     def take(self, event: TokenEvent) -> Finish | None:
         """The finish that the event brings, the engine's or a stop string's before it."""
         started_s = self._clock()

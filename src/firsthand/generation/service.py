@@ -3,7 +3,8 @@
 Owns: prompts (text, ids, messages) off the event loop, request ids, streams of text, and what is
 known of the engine now: its state, its load, its steps.
 May not know: HTTP, keys, how an engine works, sockets.
-Read next: `remote.py` (the child and its watch), `texts.py` (events become text).
+Read next: `remote.py` (the child and its watch), `async_stream.py` (what `submit` gives),
+`service_values.py` (what is told and asked), `prompts.py` (text becomes ids).
 
 One event loop owns a service; every method is called on it. Two steps make an answer, so that the
 prompt's length is known before anything is admitted:
@@ -18,188 +19,77 @@ prompt's length is known before anything is admitted:
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import Path
+from itertools import count
 from typing import Any
 
 from firsthand.engine.facts import StepFacts
-from firsthand.generation.completion import Chunk, Completion
-from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.options import Options
+from firsthand.generation.async_stream import AsyncTextStream
+from firsthand.generation.choice import Job
+from firsthand.generation.frames import EngineFacts
+from firsthand.generation.frames import Load as LoadMessage
+from firsthand.generation.options import Checked, Options, fresh_seed, read_options
+from firsthand.generation.prompts import Prompts, Source, read_source
+from firsthand.generation.remote import Remote, Watch
+from firsthand.generation.report import (
+    Memory,
+    Report,
+    StepLedger,
+    StepTimes,
+    Timeline,
+    build_report,
+)
+from firsthand.generation.service_values import (
+    Load,
+    ModelFacts,
+    Prompt,
+    ServiceOptions,
+    ServiceState,
+    Status,
+    StreamUsage,
+)
+from firsthand.generation.texts import Texts
+from firsthand.generation.traffic import Traffic
+from firsthand.request import Request
 
-
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """`model` is a name, a path or a hub id; `name` what the service calls it (default: the model
-    as given). `chat_template` replaces the model's own. A step loop that is silent for `hang_s`
-    (or three times the longest step that the model can take, if that is more) is taken for hung.
-    `max_requests` bounds what waits and runs together; one more is refused: CapacityExceeded."""
-
-    model: str | Path
-    load: LoadOptions = field(default_factory=LoadOptions)
-    name: str | None = None
-    chat_template: str | None = None
-    hang_s: float = 8.0
-    max_requests: int = 1040
-
-
-class Status(StrEnum):
-    LOADING = "loading"  # the first engine is not there yet
-    READY = "ready"
-    DEGRADED = "degraded"  # it takes requests, but its step loop is late: `reason` says how much
-    RESTARTING = "restarting"  # an engine died or hung, the next one loads
-    FAILED = "failed"  # engines end as soon as they start; tried again, less and less often
-    ASLEEP = "asleep"  # `sleep` was asked for: no engine, no memory
-    CLOSED = "closed"
-
-    @property
-    def takes_requests(self) -> bool:
-        return self in (Status.READY, Status.DEGRADED)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceState:
-    """What is known of the engine now. Ages are seconds; None: there was none yet."""
-
-    status: Status
-    reason: str  # "" when ready; fit to be shown to a user
-    age_s: float  # since the status began
-    heartbeat_age_s: float | None  # since the step loop last answered; 0.0 … 1.0 when all is well
-    step_age_s: float | None  # since the last step
-    num_restarts: int
-    pid: int | None  # of the engine
-    progress: float | None = None  # of a load, 0.0 … 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What is known of the model without an engine; `context_length` and the sizes of the cache
-    are those of the engine once it was ready (0 until then)."""
-
-    name: str
-    created_s: int  # when the model's file was last changed, in Unix time
-    context_length: int
-    vocab_size: int
-    end_token_ids: tuple[int, ...]
-    has_chat_template: bool
-    chat_template: str | None
-    file: str  # the base name only
-    max_sequences: int
-    num_blocks: int
-    block_size: int
-    manifest_sha256: str | None = None  # None: not known without reading the whole file
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Token ids, and what making them took. `continues`: the answer goes on from this text, so a
-    space at its beginning belongs to it (not so after a chat template). `called_s` is the time
-    of the service's clock from which times to the first token and deadlines count."""
-
-    token_ids: tuple[int, ...]
-    continues: bool
-    called_s: float
-    tokenized_s: float
-    text: str | None = None  # what was tokenised, where it was text
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamUsage:
-    """Tokens of one request, all its n sequences; `cached_tokens` of the prompt's were not
-    computed again."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Live numbers for admission; those of the engine are as of its last step.
-
-    `num_open` requests are in progress in all (waiting, running, or on their way). The waiting
-    tokens are of prompts of requests that have not begun; `num_owed_tokens` is an upper bound of
-    what all open requests may still compute (prompt and max_tokens × n). Totals count since the
-    service began; the rates are of the last half minute, over the time in which there was work
-    (0.0: none measured yet).
-    """
-
-    num_open: int
-    num_waiting: int  # sequences
-    num_running: int  # sequences
-    waiting_by_class: tuple[int, int, int]  # urgent, normal, background
-    running_by_class: tuple[int, int, int]
-    num_used_blocks: int
-    num_blocks: int
-    num_waiting_tokens: int
-    num_owed_tokens: int
-    total_submitted: int
-    total_ended: int
-    total_computed_tokens: int
-    total_drawn_tokens: int
-    ended_per_s: float
-    computed_tokens_per_s: float
-    drawn_tokens_per_s: float
-
-
-class AsyncTextStream:
-    """An async iterator of `Chunk` (index, text, token ids, logprobs; the last one of each of the
-    n sequences has its `Completion` with finish, usage, seed and report with the timings).
-
-    A reader that is slower than the engine gets larger chunks. With n = 1 a fault of the engine
-    raises EngineError from `__anext__`; with more it is the finish reason ERROR of the sequences
-    that it hit. When the engine's process is lost, EngineUnavailable is raised, whatever n is.
-    Closing, dropping or leaving it before the end aborts the request: its blocks are free before
-    the next step.
-    """
-
-    @property
-    def request_id(self) -> str:
-        """The service's own, never a caller's."""
-        raise NotImplementedError
-
-    @property
-    def prompt(self) -> Prompt:
-        raise NotImplementedError
-
-    @property
-    def usage(self) -> StreamUsage:
-        """So far; after the last chunk, all of it."""
-        raise NotImplementedError
-
-    def __aiter__(self) -> AsyncTextStream:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        raise NotImplementedError
-
-    async def completions(self) -> list[Completion]:
-        """Read to the end; one per sequence, in the order of their index."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Abort what is left; no-op after the end, may be called again."""
-        raise NotImplementedError
-
-    async def __aenter__(self) -> AsyncTextStream:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
+__all__ = [
+    "AsyncTextStream",
+    "Load",
+    "ModelFacts",
+    "Prompt",
+    "Service",
+    "ServiceOptions",
+    "ServiceState",
+    "Status",
+    "StreamUsage",
+]
 
 
 class Service:
     """One model and its engine process. Made by `start`, ended by `close`."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        """For `start`: no model is read and no process started yet."""
+        self._options = options
+        self._clock = time.perf_counter
+        self._ledger = StepLedger(capacity=2 * options.max_requests)
+        self._traffic = Traffic(self._clock)
+        self._step_listeners: tuple[Callable[[StepFacts], None], ...] = ()
+        self._state_listeners: tuple[Callable[[ServiceState], None], ...] = ()
+        self._remote = Remote(
+            LoadMessage(str(options.model), options.load),
+            Watch(hang_s=options.hang_s),
+            options.max_requests,
+            on_step=self._on_step,
+            on_end=self._traffic.ended,
+            on_status=self._on_status,
+            clock=self._clock,
+        )
+        self._numbers = count()
+        self._source: Source | None = None
+        self._prompts: Prompts | None = None
 
     @classmethod
     async def start(cls, options: ServiceOptions) -> Service:
@@ -208,60 +98,121 @@ class Service:
 
         Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest.
         """
-        raise NotImplementedError
+        service = cls(options)
+        service._remote.start()
+        try:
+            await service._read_source()
+        except BaseException:
+            await service.close()
+            raise
+        return service
 
     async def wait_ready(self) -> None:
-        """Until the first engine takes requests (warm-up included). Raises what its load raised:
+        """Until the engine takes requests (warm-up included). Raises what its load raised:
         CheckpointError, UnsupportedModel, CapacityExceeded, InvalidRequest, EngineError."""
-        raise NotImplementedError
+        await self._remote.wait_ready()
 
     async def close(self) -> None:
         """End the engine; open streams raise EngineUnavailable. May be called again."""
-        raise NotImplementedError
+        await self._remote.stop(Status.CLOSED, "the service was closed")
+        if self._prompts is not None:
+            await asyncio.to_thread(self._prompts.close)
+
+    async def __aenter__(self) -> Service:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def sleep(self) -> None:
         """End the engine, so that its memory is free, and keep the tokenizer."""
-        raise NotImplementedError
+        if self._remote.status is not Status.CLOSED:
+            await self._remote.stop(Status.ASLEEP, "the model was put to sleep")
 
     async def wake(self) -> None:
         """Start an engine again, if there is none (asleep or failed); see `wait_ready`."""
-        raise NotImplementedError
+        if self._remote.status is not Status.CLOSED:
+            self._remote.start()
 
     @property
     def state(self) -> ServiceState:
-        raise NotImplementedError
+        remote, now_s = self._remote, self._clock()
+        return ServiceState(
+            status=remote.status,
+            reason=remote.reason,
+            age_s=now_s - remote.since_s,
+            heartbeat_age_s=remote.silent_s,
+            step_age_s=None if remote.last_step_s is None else now_s - remote.last_step_s,
+            num_restarts=remote.num_restarts,
+            pid=remote.pid,
+            progress=remote.progress,
+        )
 
     @property
     def model(self) -> ModelFacts:
-        raise NotImplementedError
+        source, engine = self._known, self._remote.facts
+        tokenizer = source.tokenizer
+        template = self._text.template_source
+        return ModelFacts(
+            name=self._options.name or str(self._options.model),
+            created_s=source.created_s,
+            context_length=engine.limits.context_length if engine else 0,
+            vocab_size=source.vocab_size,
+            end_token_ids=tuple(sorted(tokenizer.end_ids)),
+            has_chat_template=template is not None,
+            chat_template=template,
+            file=source.file,
+            max_sequences=engine.limits.max_sequences if engine else 0,
+            num_blocks=engine.num_blocks if engine else 0,
+            block_size=engine.block_size if engine else 0,
+            manifest_sha256=source.sha256,
+        )
 
     @property
     def load(self) -> Load:
-        raise NotImplementedError
+        engine = self._remote.facts
+        return self._traffic.load(engine.num_blocks if engine else 0)
+
+    @property
+    def memory(self) -> Memory | None:
+        """What holds the engine's memory; None before the first one was ready."""
+        engine, used = self._remote.facts, self.load.num_used_blocks
+        return None if engine is None else self._memory(engine, used)
 
     def clock(self) -> float:
         """Seconds; those of `Prompt.called_s` and of the engine's times."""
-        raise NotImplementedError
+        return self._clock()
 
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
         """From now on `listener` gets the facts of each step, on the event loop, before the step's
         chunks are read. It must be quick and must not raise. The result ends it."""
-        raise NotImplementedError
+        self._step_listeners = (*self._step_listeners, listener)
+
+        def end() -> None:
+            self._step_listeners = tuple(x for x in self._step_listeners if x is not listener)
+
+        return end
 
     def listen_state(self, listener: Callable[[ServiceState], None]) -> Callable[[], None]:
         """As `listen`, at each change of the status."""
-        raise NotImplementedError
+        self._state_listeners = (*self._state_listeners, listener)
+
+        def end() -> None:
+            self._state_listeners = tuple(x for x in self._state_listeners if x is not listener)
+
+        return end
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         """A text prompt. `add_bos` None is the model's own rule. Long texts do not hold the loop.
 
         Raises InvalidRequest, ContextLengthExceeded (before the work, where that is certain).
         """
-        raise NotImplementedError
+        return await self._text.tokenize(text, self._context_length, add_bos=add_bos)
 
     def prompt_of(self, token_ids: Sequence[int]) -> Prompt:
         """A prompt of ids as they are; their range is checked by `submit`."""
-        raise NotImplementedError
+        now_s = self._clock()
+        return Prompt(tuple(token_ids), continues=True, called_s=now_s, tokenized_s=now_s)
 
     async def render(
         self,
@@ -273,16 +224,23 @@ class Service:
         variables: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """A conversation in the model's template (`Prompt.text` is the rendered text); `variables`
-        are chat_template_kwargs. Raises InvalidRequest, TemplateError, CapacityExceeded."""
-        raise NotImplementedError
+        are chat_template_kwargs. With `continue_final_message` the answer goes on inside the last
+        message. Raises InvalidRequest, TemplateError, CapacityExceeded."""
+        return await self._text.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            variables=variables,
+        )
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
         """The text of ids. Raises InvalidRequest."""
-        raise NotImplementedError
+        return await self._text.detokenize(token_ids, skip_special=skip_special)
 
     def token_text(self, token_id: int) -> str:
         """What a token's bytes decode to on their own (for return_token_strs)."""
-        raise NotImplementedError
+        return self._known.tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
     def submit(
         self,
@@ -295,11 +253,92 @@ class Service:
     ) -> AsyncTextStream:
         """Hand a request over; nothing waits. The keys of `options` are those of `Options`.
 
-        Raises InvalidRequest or ContextLengthExceeded (the field is named), CapacityExceeded
+        `include_stop_string`: what ends the text, a stop string or a token by its id, is part of
+        it. Raises InvalidRequest or ContextLengthExceeded (the field is named), CapacityExceeded
         (`max_requests`, or it can never fit the cache), EngineUnavailable (no engine now).
         """
-        raise NotImplementedError
+        tokenizer = self._known.tokenizer
+        checked = read_options({**options, "n": n}, tokenizer.end_ids)
+        job = Job(
+            self._request(prompt, checked),
+            checked.stop_strings,
+            prompt.continues,
+            prompt.called_s,
+            prompt.tokenized_s,
+            skip_special_tokens,
+            include_stop_string,
+        )
+        events = self._remote.submit(job.request)
+        self._traffic.submitted(job.request)
+        texts = Texts(job, tokenizer, self._clock, self._ledger, self._report)
+        return AsyncTextStream(events, texts, prompt)
 
     def abort(self, request_id: str) -> bool:
         """End a request, from anywhere; its stream gives the finish CANCELLED. False: unknown."""
-        raise NotImplementedError
+        return self._remote.abort(request_id)
+
+    async def _read_source(self) -> None:
+        options = self._options
+        self._source = await asyncio.to_thread(read_source, options.model, options.load)
+        self._prompts = Prompts(self._source.tokenizer, options.chat_template, self._clock)
+
+    @property
+    def _known(self) -> Source:
+        assert self._source is not None, "made by `start`"
+        return self._source
+
+    @property
+    def _text(self) -> Prompts:
+        assert self._prompts is not None, "made by `start`"
+        return self._prompts
+
+    @property
+    def _context_length(self) -> int:
+        """The engine's, which memory may have made shorter than the model's own."""
+        engine = self._remote.facts
+        return engine.limits.context_length if engine else self._known.context_length
+
+    def _request(self, prompt: Prompt, checked: Checked) -> Request:
+        timeout_s = checked.timeout_s
+        return Request(
+            request_id=f"request-{next(self._numbers)}",
+            prompt_token_ids=prompt.token_ids,
+            sampling=checked.sampling,
+            stop=checked.stop,
+            seed=fresh_seed() if checked.seed is None else checked.seed,
+            n=checked.n,
+            priority=checked.priority,
+            tenant=checked.tenant,
+            cache_salt=checked.cache_salt,
+            deadline_s=None if timeout_s is None else prompt.called_s + timeout_s,
+        )
+
+    def _report(self, request: Request, timeline: Timeline, steps: StepTimes) -> Report:
+        engine = self._remote.facts
+        assert engine is not None, "it took the request"
+        num_prompt_tokens = len(request.prompt_token_ids)
+        num_stored = num_prompt_tokens + max(0, len(timeline.token_at_s) - 1)
+        memory = self._memory(engine, -(-num_stored // engine.block_size))
+        return build_report(engine.load, memory, num_prompt_tokens, timeline, steps)
+
+    def _memory(self, engine: EngineFacts, num_used_blocks: int) -> Memory:
+        held = engine.memory
+        return Memory(
+            weights_bytes=held.weights_bytes,
+            scratch_bytes=held.scratch_bytes,
+            kv_reserved_bytes=held.kv_reserved_bytes,
+            kv_used_bytes=num_used_blocks * engine.block_bytes,
+            peak_rss_bytes=self._remote.peak_rss_bytes,
+        )
+
+    def _on_step(self, facts: StepFacts) -> None:
+        self._ledger.record(facts)
+        self._traffic.stepped(facts)
+        for listener in self._step_listeners:
+            listener(facts)
+
+    def _on_status(self) -> None:
+        if self._state_listeners:
+            state = self.state
+            for listener in self._state_listeners:
+                listener(state)

@@ -1,0 +1,239 @@
+"""The engine's process: loads a model, steps, and speaks frames with the service that started it.
+
+Owns: the step loop of a process, its one connection, and that it never outlives its parent.
+May not know: text, prompts' words, who reads what it sends.
+Read next: `frames.py` (the messages), `assembly.py` (the engine); above, `remote.py`.
+
+One thread, and nothing else holds the interpreter: between two steps it takes what has arrived,
+and it sends what a step brought in one frame, without ever waiting for the reader. What the socket
+does not take is kept, and is bounded: n · (max_tokens + 1) events per open request, and the facts
+of as many steps. An idle process sleeps until something arrives. A ping is answered by this loop,
+so an answer says that it moves. Signals that a terminal or a service manager sends to all
+processes are ignored: the parent drains, and ends this one by closing the connection.
+
+    python -m firsthand.generation.child SOCKET_FD PARENT_PID
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from firsthand.engine.engine import Engine
+from firsthand.engine.facts import StepFacts
+from firsthand.errors import EngineError, FirsthandError
+from firsthand.generation.assembly import assemble, warm_up
+from firsthand.generation.frames import (
+    Abort,
+    EngineFacts,
+    Failed,
+    FromChild,
+    Load,
+    Loading,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Stepped,
+    Submit,
+    ToChild,
+    child_reader,
+    encode,
+    to_fault,
+)
+from firsthand.generation.loading import LoadedModel, load_model
+from firsthand.generation.report import Memory, peak_rss_bytes
+
+PROGRESS_S = 0.1  # between two reports of a load
+LAST_WORDS_S = 1.0
+READ_BYTES = 1 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+class Connection:
+    """The child's end of the socket pair: reads what is there, sends what fits, keeps the rest."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._reader = child_reader()
+        self._unsent: deque[memoryview] = deque()
+        self._poll = select.poll()
+
+    def receive(self, *, wait: bool) -> list[ToChild] | None:
+        """What has arrived; `wait`: until something has. None: the parent is gone."""
+        while True:
+            self._flush()
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except BlockingIOError:
+                if not wait:
+                    return []
+                self._sleep()
+                continue
+            except OSError:
+                return None
+            if not data:
+                return None
+            messages = self._reader.feed(data)
+            if messages or not wait:
+                return messages
+
+    def send(self, message: FromChild) -> None:
+        self._unsent.append(memoryview(encode(message)))
+        self._flush()
+
+    def drain(self, limit_s: float) -> None:
+        """Wait until all is sent, for the last words of a process."""
+        until_s = time.monotonic() + limit_s
+        while self._unsent and time.monotonic() < until_s:
+            self._poll.register(self._socket, select.POLLOUT)
+            self._poll.poll(50)
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                num_sent = self._socket.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            except OSError:  # the parent is gone: the next `receive` finds out
+                self._unsent.clear()
+                return
+            if num_sent < len(self._unsent[0]):
+                self._unsent[0] = self._unsent[0][num_sent:]
+            else:
+                self._unsent.popleft()
+
+    def _sleep(self) -> None:
+        writes = select.POLLOUT if self._unsent else 0
+        self._poll.register(self._socket, select.POLLIN | writes)
+        self._poll.poll()
+
+
+class Loop:
+    """Messages in, steps, messages out, until the parent is gone."""
+
+    def __init__(self, connection: Connection, clock: Callable[[], float]) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._facts: StepFacts | None = None
+
+    def on_step(self, facts: StepFacts) -> None:
+        self._facts = facts
+
+    def run(self, engine: Engine) -> None:
+        receive, send = self._connection.receive, self._connection.send
+        while True:
+            messages = receive(wait=not engine.has_work)
+            if messages is None:
+                return
+            for message in messages:
+                self._take(engine, message)
+            if engine.has_work:
+                events = engine.step()
+                send(Stepped(tuple(events), self._facts))
+
+    def _take(self, engine: Engine, message: ToChild) -> None:
+        send = self._connection.send
+        match message:
+            case Submit(request=request):
+                try:
+                    engine.add(request)
+                except FirsthandError as error:
+                    send(Refused(request.request_id, to_fault(error)))
+            case Abort(request_id=request_id, index=index):
+                events = engine.abort(request_id, index)
+                if events:
+                    send(Stepped(tuple(events)))
+            case Ping(number=number):
+                send(Pong(number, peak_rss_bytes()))
+            case Load():
+                raise EngineError("a second model was sent")
+
+
+def load(connection: Connection, loop: Loop, clock: Callable[[], float]) -> Engine | None:
+    """The engine that the first message asks for, warm. None: the parent is gone."""
+    messages = connection.receive(wait=True)
+    if messages is None:
+        return None
+    first = messages[0]
+    if not isinstance(first, Load) or len(messages) > 1:
+        raise EngineError("the first message is to be a model, and the only one")
+    told_s = clock()
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        nonlocal told_s
+        if clock() - told_s >= PROGRESS_S:
+            told_s = clock()
+            connection.send(Loading(done_bytes, total_bytes))
+
+    loaded = load_model(first.model, first.options, progress)
+    loaded.claim()
+    assembly = assemble(loaded, clock, loop.on_step)
+    longest_step_ms = warm_up(assembly, loaded, clock)
+    connection.send(Ready(_facts(loaded, longest_step_ms)))
+    return assembly.engine
+
+
+def _facts(loaded: LoadedModel, longest_step_ms: float) -> EngineFacts:
+    held, store = loaded.executor.memory(), loaded.store
+    return EngineFacts(
+        limits=loaded.limits,
+        num_blocks=loaded.num_pool_blocks,
+        block_size=store.block_size,
+        block_bytes=store.resident_bytes(store.block_size),
+        load=loaded.times,
+        memory=Memory(
+            weights_bytes=held.weights_bytes,
+            scratch_bytes=held.scratch_bytes,
+            kv_reserved_bytes=store.num_bytes,
+            kv_used_bytes=0,
+            peak_rss_bytes=peak_rss_bytes(),
+        ),
+        longest_step_ms=longest_step_ms,
+    )
+
+
+def die_with(parent_pid: int) -> None:
+    """End with the parent, whatever this process is doing then. (Where the system cannot do that,
+    the loop still ends when it finds the connection closed.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent_pid:  # it had ended before
+            raise SystemExit(0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status: 0 when the parent closed the connection, 1 after a fault that it was told
+    of."""
+    fd, parent_pid = map(int, arguments)
+    die_with(parent_pid)
+    faulthandler.enable()  # a fault in native code says where, on the standard error stream
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    os.set_inheritable(fd, False)
+    with socket.socket(fileno=fd) as sock:
+        connection = Connection(sock)
+        loop = Loop(connection, time.perf_counter)
+        try:
+            engine = load(connection, loop, time.perf_counter)
+            if engine is not None:
+                loop.run(engine)
+        except Exception as error:
+            connection.send(Failed(to_fault(error)))
+            connection.drain(LAST_WORDS_S)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,368 @@
+"""The service's side of the engine's process: start it, watch it, start it again.
+
+Owns: one child after another, whether it lives and moves, and the streams that are open on it.
+May not know: text, tokenizers, what the events become.
+Read next: `child.py` (the other end), `process.py` (one child), `frames.py` (what passes).
+
+One event loop owns it; there are no threads. A child that dies closes its connection, which is
+seen at once. One that hangs answers no ping: its step loop was silent for `hang_s`, or for three
+times its longest step if that is more, and it is killed. Then every open stream raises
+EngineUnavailable, and the next child loads. The first load is different: its error is the
+caller's, and it is not tried again unless asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from firsthand.engine.facts import StepFacts
+from firsthand.errors import (
+    CapacityExceeded,
+    EngineUnavailable,
+    FirsthandError,
+    InvalidRequest,
+)
+from firsthand.generation.frames import (
+    Abort,
+    EngineFacts,
+    Failed,
+    FromChild,
+    Load,
+    Loading,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Stepped,
+    Submit,
+    from_fault,
+)
+from firsthand.generation.process import EngineProcess
+from firsthand.generation.service_values import Status
+from firsthand.request import Request, TokenEvent
+from firsthand.scheduling.admission import check_fits, check_request
+
+LONGEST_STEPS = 3.0  # so many of the longest steps without an answer are a hang
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How closely a child is watched, in seconds. A silence of `late_s` is told as degraded."""
+
+    hang_s: float = 8.0
+    late_s: float = 3.0
+    beat_s: float = 0.5
+    retry_s: float = 0.25  # before the second start in a row that fails, doubling from there
+    max_retry_s: float = 30.0
+    stable_s: float = 10.0  # a child that was ready for so long did not fail to start
+
+
+class RemoteStream:
+    """The events of one request, in order; one reader. As `engine.worker.EventStream`, awaited.
+
+    It holds at most n · (max_tokens + 1) events, for a request gives no more.
+    """
+
+    def __init__(self, request: Request, abort: Callable[[str, int | None], None]) -> None:
+        self.request = request
+        self._abort = abort
+        self._events: deque[TokenEvent] = deque()
+        self._num_unread = request.n  # finishes that the reader has not seen
+        self._num_open = request.n  # finishes that have not come
+        self._fault: FirsthandError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, event: TokenEvent) -> bool:
+        """True: that was the last event."""
+        self._events.append(event)
+        self._wake()
+        if event.finish is not None:
+            self._num_open -= 1
+        return self._num_open == 0
+
+    def fail(self, fault: FirsthandError) -> None:
+        """No more events will come; the reader gets those that did, then `fault`."""
+        self._fault = fault
+        self._wake()
+
+    async def get(self) -> TokenEvent:
+        """Raises StopAsyncIteration after the last, or after `close`."""
+        while self._num_unread > 0 and not self._events:
+            if self._fault is not None:
+                self._num_unread = 0
+                raise self._fault
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._num_unread <= 0:
+            raise StopAsyncIteration
+        return self._next()
+
+    def get_more(self, index: int) -> TokenEvent | None:
+        """The next event if it is there already, and of that sequence."""
+        if self._num_unread <= 0 or not self._events or self._events[0].index != index:
+            return None
+        return self._next()
+
+    def close(self) -> None:
+        """Abort what is left. May be called again."""
+        if self._num_unread > 0:
+            self._num_unread = 0
+            self._events.clear()
+            self._wake()
+            self._abort(self.request.request_id, None)
+
+    def close_index(self, index: int) -> None:
+        """Abort one sequence; its finish still comes, unless it has come."""
+        if self._num_unread > 0:
+            self._abort(self.request.request_id, index)
+
+    def _next(self) -> TokenEvent:
+        event = self._events.popleft()
+        if event.finish is not None:
+            self._num_unread -= 1
+        return event
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class Remote:
+    """An engine in a process of its own. `start`, then `submit`; `stop` may be followed by `start`.
+
+    `on_step` gets each step's facts before its events are delivered, `on_end` each request that
+    has ended (or was lost), `on_status` is called at each change of status.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        watch: Watch,
+        max_requests: int,
+        on_step: Callable[[StepFacts], None],
+        on_end: Callable[[Request], None],
+        on_status: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._load = load
+        self._watch = watch
+        self._max_requests = max_requests
+        self._on_step, self._on_end, self._on_status = on_step, on_end, on_status
+        self._clock = clock
+        self._process: EngineProcess | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._streams: dict[str, RemoteStream] = {}
+        self._settled = asyncio.Event()  # ready, or will not be
+        self._fault: FirsthandError | None = None  # of the child that loads, or loaded, now
+        self._silent_s = 0.0
+        self._ready_s: float | None = None  # when this child became ready
+        self._was_ready = False  # this child, or one before it since `start`
+        self.facts: EngineFacts | None = None  # of the last child that was ready
+        self.status = Status.ASLEEP
+        self.reason = ""
+        self.since_s = clock()
+        self.longest_step_ms = 0.0
+        self.last_step_s: float | None = None
+        self.num_restarts = 0
+        self.peak_rss_bytes = 0
+        self.progress: float | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def silent_s(self) -> float | None:
+        """Since the step loop last answered; None while there is none."""
+        return None if self._ready_s is None else self._silent_s
+
+    @property
+    def num_requests(self) -> int:
+        """Open ones: handed over, their end not told yet."""
+        return len(self._streams)
+
+    def start(self) -> None:
+        """Begin to load, unless a child is there."""
+        if self._supervisor is None or self._supervisor.done():
+            self._settled.clear()
+            self._was_ready = False
+            self._set(Status.LOADING, "the model is being loaded")
+            self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def wait_ready(self) -> None:
+        """Until a child takes requests. Raises what its load raised."""
+        await self._settled.wait()
+        if not self.status.takes_requests:
+            raise self._fault or EngineUnavailable(self._why_not())
+
+    async def stop(self, status: Status, reason: str) -> None:
+        """End the child; open streams raise EngineUnavailable."""
+        supervisor, self._supervisor = self._supervisor, None
+        self._set(status, reason)
+        self._settled.set()
+        if supervisor is not None and not supervisor.done():
+            supervisor.cancel()
+            with suppress(asyncio.CancelledError):
+                await supervisor
+        self._ready_s = None
+        self._lose(reason)
+
+    def submit(self, request: Request) -> RemoteStream:
+        """Raises InvalidRequest, CapacityExceeded or EngineUnavailable. Nothing waits."""
+        facts, process = self.facts, self._process
+        if not self.status.takes_requests or facts is None or process is None:
+            raise EngineUnavailable(self._why_not())
+        check_request(request, facts.limits)
+        check_fits(request, facts.limits, facts.num_blocks, facts.block_size)
+        if request.request_id in self._streams:
+            raise InvalidRequest("request_id", f"{request.request_id!r} is in progress")
+        if len(self._streams) >= self._max_requests:
+            raise CapacityExceeded(f"{self._max_requests} requests are in progress already")
+        process.send(Submit(request))
+        stream = RemoteStream(request, self._abort)
+        self._streams[request.request_id] = stream
+        return stream
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; its stream gets its CANCELLED finish. False: it is not open."""
+        self._abort(request_id, None)
+        return request_id in self._streams
+
+    def _abort(self, request_id: str, index: int | None) -> None:
+        if self._process is not None and request_id in self._streams:
+            self._process.send(Abort(request_id, index))
+
+    async def _supervise(self) -> None:
+        """One child after another, for ever; or until the first load has failed."""
+        num_failures = 0
+        while True:
+            reason = await self._run_child()
+            was_ready, self._ready_s = self._ready_s, None
+            if not self._was_ready:
+                self._fault = self._fault or EngineUnavailable(reason)
+                self._set(Status.FAILED, str(self._fault))
+                self._settled.set()
+                return
+            self._set(Status.RESTARTING, reason)
+            self._lose(reason)
+            stable = was_ready is not None and self._clock() - was_ready >= self._watch.stable_s
+            num_failures = 0 if stable else num_failures + 1
+            self.num_restarts += 1
+            if num_failures > 1:
+                delay_s = self._watch.retry_s * 2 ** min(num_failures - 2, 20)
+                await asyncio.sleep(min(delay_s, self._watch.max_retry_s))
+
+    async def _run_child(self) -> str:
+        """Start a child and watch it to its end; gives the reason of that."""
+        self._fault, self._silent_s, self.progress = None, 0.0, None
+        self.longest_step_ms = 0.0
+        try:
+            process = await EngineProcess.start(self._take)
+        except OSError as error:
+            return f"the engine's process cannot be started: {error}"
+        self._process = process
+        try:
+            process.send(Load(self._load.model, self._load.options))
+            hung = await self._attend(process)
+        finally:
+            self._process = None
+            ending = await process.end()
+        if hung is not None:
+            return hung
+        return ending if self._fault is None else f"{ending}: {self._fault}"
+
+    async def _attend(self, process: EngineProcess) -> str | None:
+        """Ping it until it ends; None. Or until it has to be ended: why."""
+        number = 0
+        asked_s = self._clock()
+        while not await process.wait_ended(self._watch.beat_s):
+            # A pause of this process itself is no silence of the other: at most two beats count.
+            now_s = self._clock()
+            passed_s, asked_s = min(now_s - asked_s, 2 * self._watch.beat_s), now_s
+            if self._ready_s is None:
+                continue
+            self._silent_s += passed_s
+            longest_s = self.longest_step_ms * 1e-3
+            if self._silent_s > max(self._watch.hang_s, LONGEST_STEPS * longest_s):
+                process.kill()
+                return f"the engine hung: its step loop was silent for {self._silent_s:.1f} s"
+            if self._silent_s > max(self._watch.late_s, longest_s):
+                self._set(Status.DEGRADED, "the step loop is late")
+            number += 1
+            process.send(Ping(number))
+        return None
+
+    def _take(self, message: FromChild) -> None:
+        match message:
+            case Stepped(events=events, facts=facts):
+                self._deliver(events, facts)
+            case Pong(peak_rss_bytes=peak_rss_bytes):
+                self.peak_rss_bytes = peak_rss_bytes
+                self._moved()
+            case Loading(done_bytes=done_bytes, total_bytes=total_bytes):
+                self.progress = done_bytes / total_bytes if total_bytes else None
+            case Ready(engine=facts):
+                self._become_ready(facts)
+            case Failed(fault=fault):
+                self._fault = from_fault(fault)
+            case Refused(request_id=request_id, fault=fault):
+                stream = self._streams.pop(request_id, None)
+                if stream is not None:
+                    stream.fail(from_fault(fault))
+                    self._on_end(stream.request)
+
+    def _become_ready(self, facts: EngineFacts) -> None:
+        if self.status not in (Status.LOADING, Status.RESTARTING):
+            return  # `stop` was faster
+        self.facts = facts
+        self.longest_step_ms = facts.longest_step_ms
+        self.peak_rss_bytes = facts.memory.peak_rss_bytes
+        self.progress = None
+        self._ready_s, self._was_ready = self._clock(), True
+        self._set(Status.READY, "")
+        self._settled.set()
+
+    def _deliver(self, events: tuple[TokenEvent, ...], facts: StepFacts | None) -> None:
+        if facts is not None:
+            self._moved()
+            self.last_step_s = self._clock()
+            step_ms = facts.plan_ms + facts.run_ms + facts.commit_ms
+            self.longest_step_ms = max(self.longest_step_ms, step_ms)
+            self._on_step(facts)
+        streams = self._streams
+        for event in events:
+            stream = streams[event.request_id]
+            if stream.put(event):
+                del streams[event.request_id]
+                self._on_end(stream.request)
+
+    def _moved(self) -> None:
+        """The step loop has shown that it lives."""
+        self._silent_s = 0.0
+        if self.status is Status.DEGRADED:
+            self._set(Status.READY, "")
+
+    def _lose(self, reason: str) -> None:
+        """All open requests are gone with their child."""
+        if self.status is Status.RESTARTING:
+            self._settled.clear()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(EngineUnavailable(f"the engine was lost with this request: {reason}"))
+            self._on_end(stream.request)
+
+    def _why_not(self) -> str:
+        return f"no engine now ({self.status.value}): {self.reason}"
+
+    def _set(self, status: Status, reason: str) -> None:
+        if (status, reason) != (self.status, self.reason):
+            if status is not self.status:
+                self.since_s = self._clock()
+            self.status, self.reason = status, reason
+            self._on_status()

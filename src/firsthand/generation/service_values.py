@@ -1,0 +1,136 @@
+"""What a service is told and tells: frozen values, all of them fit for `server`.
+
+Owns: the options, the states, the facts and the numbers of one model's service.
+May not know: how any of it comes to be.
+Read next: `service.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from firsthand.generation.load_options import LoadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """`model` is a name, a path or a hub id; `name` what the service calls it (default: the model
+    as given). `chat_template` replaces the model's own. A step loop that is silent for `hang_s`
+    (or three times the longest step that the model can take, if that is more) is taken for hung.
+    `max_requests` bounds what waits and runs together; one more is refused: CapacityExceeded."""
+
+    model: str | Path
+    load: LoadOptions = field(default_factory=LoadOptions)
+    name: str | None = None
+    chat_template: str | None = None
+    hang_s: float = 8.0
+    max_requests: int = 1040
+
+
+class Status(StrEnum):
+    LOADING = "loading"  # the first engine is not there yet
+    READY = "ready"
+    DEGRADED = "degraded"  # it takes requests, but its step loop is late: `reason` says how much
+    RESTARTING = "restarting"  # an engine died or hung, the next one loads
+    FAILED = "failed"  # engines end as soon as they start; tried again, less and less often
+    ASLEEP = "asleep"  # `sleep` was asked for: no engine, no memory
+    CLOSED = "closed"
+
+    @property
+    def takes_requests(self) -> bool:
+        return self in (Status.READY, Status.DEGRADED)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """What is known of the engine now. Ages are seconds; None: there was none yet."""
+
+    status: Status
+    reason: str  # "" when ready; fit to be shown to a user
+    age_s: float  # since the status began
+    heartbeat_age_s: float | None  # since the step loop last answered; 0.0 … 1.0 when all is well
+    step_age_s: float | None  # since the last step
+    num_restarts: int
+    pid: int | None  # of the engine
+    progress: float | None = None  # of a load, 0.0 … 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of the model without an engine; `context_length` and the sizes of the cache
+    are those of the engine once it was ready (0 until then)."""
+
+    name: str
+    created_s: int  # when the model's file was last changed, in Unix time
+    context_length: int
+    vocab_size: int
+    end_token_ids: tuple[int, ...]
+    has_chat_template: bool
+    chat_template: str | None
+    file: str  # the base name only
+    max_sequences: int
+    num_blocks: int
+    block_size: int
+    manifest_sha256: str | None = None  # None: not known without reading the whole file
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, and what making them took. `continues`: the answer goes on from this text, so a
+    space at its beginning belongs to it (not so after a chat template). `called_s` is the time
+    of the service's clock from which times to the first token and deadlines count."""
+
+    token_ids: tuple[int, ...]
+    continues: bool
+    called_s: float
+    tokenized_s: float
+    text: str | None = None  # what was tokenised, where it was text
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUsage:
+    """Tokens of one request, all its n sequences; `cached_tokens` of the prompt's were not
+    computed again."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Live numbers for admission; those of the engine are as of its last step.
+
+    `num_open` requests are in progress in all (waiting, running, or on their way). The waiting
+    tokens are of prompts of requests that have not begun; `num_owed_tokens` is an upper bound of
+    what all open requests may still compute (prompt and max_tokens × n). Totals count since the
+    service began; the rates are of the last half minute, over the time in which there was work
+    (0.0: none measured yet).
+    """
+
+    num_open: int
+    num_waiting: int  # sequences
+    num_running: int  # sequences
+    waiting_by_class: tuple[int, int, int]  # urgent, normal, background
+    running_by_class: tuple[int, int, int]
+    num_used_blocks: int
+    num_blocks: int
+    num_waiting_tokens: int
+    num_owed_tokens: int
+    total_submitted: int
+    total_ended: int
+    total_computed_tokens: int
+    total_drawn_tokens: int
+    ended_per_s: float
+    computed_tokens_per_s: float
+    drawn_tokens_per_s: float
