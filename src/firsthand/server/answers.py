@@ -1,0 +1,171 @@
+"""The streams of one body, read as one.
+
+Owns: which choice a piece belongs to (prompt by prompt, n of each), that everything is closed
+whichever way the reading ends, and which ends are failures.
+May not know: wire formats, sockets.
+Read next: `writing.py`, which turns pieces and completions into replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from firsthand.generation.completion import Chunk, Completion
+from firsthand.generation.service import AsyncTextStream, StreamUsage
+from firsthand.request import FinishReason
+from firsthand.server.asking import Submitted
+from firsthand.server.errors import Refusal, internal_error
+
+T = TypeVar("T")
+CLIENT_CLOSED = 499  # never sent; for the log
+
+
+class Answers:
+    """What was submitted for one body: each prompt `n` times. Read it once."""
+
+    def __init__(
+        self,
+        submitted: Sequence[Submitted],
+        n: int,
+        request_id: str,
+        on_finish: Callable[[Completion], None],
+    ) -> None:
+        self._submitted = submitted
+        self._n = n
+        self._request_id = request_id
+        self._on_finish = on_finish
+
+    @property
+    def num_choices(self) -> int:
+        return self._n * len(self._submitted)
+
+    @property
+    def prompt_token_ids(self) -> list[tuple[int, ...]]:
+        return [one.stream.prompt.token_ids for one in self._submitted]
+
+    @property
+    def usage(self) -> StreamUsage:
+        """Summed over the prompts, so far."""
+        each = [one.stream.usage for one in self._submitted]
+        return StreamUsage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in each),
+            completion_tokens=sum(usage.completion_tokens for usage in each),
+            cached_tokens=sum(usage.cached_tokens for usage in each),
+        )
+
+    def cached_tokens(self, index: int) -> int:
+        """Of the prompt of choice `index`."""
+        return self._submitted[index // self._n].stream.usage.cached_tokens
+
+    async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """Every piece with the index of its choice, as they come. Raises Refusal where an answer
+        ended by a failure; what it had until then is given first."""
+        ended = False
+        source = self._single() if len(self._submitted) == 1 else self._merged()
+        try:
+            async with aclosing(source):
+                async for index, chunk in source:
+                    if chunk.completion is not None:
+                        self._submitted[index // self._n].ticket.finished(chunk.completion)
+                        self._on_finish(chunk.completion)
+                    failure = self._failure(chunk.completion)
+                    yield index, chunk if failure is None else replace(chunk, completion=None)
+                    if failure is not None:
+                        raise failure
+            ended = True
+        finally:
+            self.close(ended=ended)
+
+    async def completions(self) -> list[Completion]:
+        """Read to the end; by index. Raises as `chunks`."""
+        found: dict[int, Completion] = {}
+        async with aclosing(self.chunks()) as chunks:
+            async for index, chunk in chunks:
+                if chunk.completion is not None:
+                    found[index] = chunk.completion
+        return [found[index] for index in sorted(found)]
+
+    def close(self, *, ended: bool) -> None:
+        for one in self._submitted:
+            one.stream.close()
+            one.ticket.close(one.stream.usage, ended=ended)
+
+    async def _single(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+        async for chunk in self._submitted[0].stream:
+            yield chunk.index, chunk
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """Whichever stream has something, in the order of the prompts within one turn."""
+        streams = [one.stream for one in self._submitted]
+        reading = {_next(stream): position for position, stream in enumerate(streams)}
+        try:
+            while reading:
+                done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=reading.__getitem__):
+                    position = reading.pop(task)
+                    chunk = task.result()
+                    if chunk is not None:
+                        reading[_next(streams[position])] = position
+                        yield position * self._n + chunk.index, chunk
+        finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+
+    def _failure(self, completion: Completion | None) -> Refusal | None:
+        """What is told of an end that is no answer."""
+        if completion is None:
+            return None
+        num = completion.usage.completion_tokens
+        match completion.finish.reason:
+            case FinishReason.DEADLINE:
+                when = f"after {num} tokens" if num else "before the first token"
+                return Refusal(
+                    504 if num else 408,
+                    "deadline_exceeded",
+                    f"the deadline passed {when}",
+                    headers={"x-should-retry": "false"} if num else {},
+                )
+            case FinishReason.CANCELLED:
+                return Refusal(503, "cancelled", f"ended by the operator after {num} tokens")
+            case FinishReason.ERROR:
+                return Refusal.of(internal_error(self._request_id))
+            case _:
+                return None
+
+
+def _next(stream: AsyncTextStream) -> asyncio.Task[Chunk | None]:
+    return asyncio.create_task(_next_or_none(stream))
+
+
+async def _next_or_none(stream: AsyncTextStream) -> Chunk | None:
+    try:
+        return await anext(stream)
+    except StopAsyncIteration:  # which a task cannot raise
+        return None
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled when the client goes; then Refusal (never sent)."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Refusal(CLIENT_CLOSED, "client_closed", "the client is gone")
+        return task.result()
+    finally:
+        for each in (task, watcher):
+            each.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,75 @@
+"""The application: every route of the server, around the models that it has.
+
+Owns: the list of routes, and what wraps them.
+May not know: how a server is started, stopped or guarded (`lifecycle.py`, `guard/`).
+Read next: `house.py` (what routes share), `routes/chat.py` (the route that matters most).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from firsthand.server import errors
+from firsthand.server.boundary import Boundary
+from firsthand.server.counting import Counting
+from firsthand.server.house import House
+from firsthand.server.openapi import document
+from firsthand.server.routes.chat import chat_router
+from firsthand.server.routes.completions import completions_router
+from firsthand.server.routes.documents import documents_router
+from firsthand.server.routes.embeddings import EmbeddingsBody, embeddings_router
+from firsthand.server.routes.models import models_router
+from firsthand.server.routes.operations import operations_router
+from firsthand.server.routes.predict import predict_router
+from firsthand.server.routes.tokens import tokens_router
+from firsthand.server.wire.chat import ChatBody
+from firsthand.server.wire.completions import CompletionBody
+from firsthand.server.wire.predict import PredictBody
+from firsthand.server.wire.tokens import DetokenizeBody, TokenizeBody
+
+BODIES = (ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody, PredictBody, TokenizeBody)
+
+
+def build_app(house: House) -> ASGIApp:
+    """The whole application, for a server or for a guard around it. It has no lifespan: the
+    services run already, and whoever made them ends them."""
+    routes = build_routes(house)
+    house.metrics.built(house.version)
+    for name, service in house.services.items():
+        house.metrics.follow(name, service)
+    return Boundary(Counting(routes, house.metrics))
+
+
+def build_routes(house: House) -> FastAPI:
+    """The routes alone; `routes` of the result is the live table."""
+    app = FastAPI(
+        title="Firsthand",
+        version=house.version,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    errors.install(app)
+    made: dict[str, Any] = {}
+
+    def described() -> dict[str, Any]:
+        if not made:  # built when somebody asks, once
+            made.update(document(app, BODIES))
+        return made
+
+    for router in (
+        chat_router(house),
+        completions_router(house),
+        embeddings_router(house),
+        models_router(house),
+        predict_router(house),
+        tokens_router(house),
+        operations_router(house),
+        documents_router(described),
+    ):
+        app.include_router(router)
+    return app

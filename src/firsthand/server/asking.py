@@ -1,0 +1,113 @@
+"""One generation between its body and the engine: what is asked, who admits it, what it becomes.
+
+Owns: the order tokenise → admit → submit, for one prompt or several; the seam of admission.
+May not know: wire formats, how an answer is written.
+Read next: `answers.py` (the streams as one), `guard/` (who admits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.types import Scope
+
+from firsthand.generation.completion import Completion
+from firsthand.generation.options import Options
+from firsthand.generation.service import AsyncTextStream, Prompt, Service, StreamUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One generation that is about to be submitted. `scope` has the caller's headers and key."""
+
+    scope: Scope
+    endpoint: str
+    model: str
+    service: Service
+    prompt: Prompt
+    options: Options
+    n: int
+    stream: bool
+
+
+class Ticket(Protocol):
+    """An admitted generation. `options` are what is submitted."""
+
+    @property
+    def options(self) -> Options: ...
+
+    def finished(self, completion: Completion) -> None:
+        """One of its n sequences has ended."""
+
+    def close(self, usage: StreamUsage, *, ended: bool) -> None:
+        """Called once: the answer has ended, or (False) was given up before its end."""
+
+
+class Admission(Protocol):
+    """Who may generate now."""
+
+    def admit(self, ask: Ask) -> Ticket:
+        """Raises Refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    options: Options
+
+    def finished(self, completion: Completion) -> None:
+        pass
+
+    def close(self, usage: StreamUsage, *, ended: bool) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDoor:
+    """Admits everything; the service's own limits still hold."""
+
+    def admit(self, ask: Ask) -> Ticket:
+        return _Pass(ask.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A prompt's stream with its ticket; closing it gives both back."""
+
+    stream: AsyncTextStream
+    ticket: Ticket
+
+
+_NOTHING = StreamUsage(0, 0, 0)
+
+
+def submit_all(
+    admission: Admission,
+    asks: Sequence[Ask],
+    *,
+    skip_special_tokens: bool,
+    include_stop_string: bool,
+) -> list[Submitted]:
+    """Admit every prompt, then submit every one; a refusal of one leaves none behind."""
+    tickets: list[Ticket] = []
+    submitted: list[Submitted] = []
+    try:
+        for ask in asks:
+            tickets.append(admission.admit(ask))
+        for ask, ticket in zip(asks, tickets, strict=True):
+            stream = ask.service.submit(
+                ask.prompt,
+                ticket.options,
+                n=ask.n,
+                skip_special_tokens=skip_special_tokens,
+                include_stop_string=include_stop_string,
+            )
+            submitted.append(Submitted(stream, ticket))
+    except BaseException:
+        for one in submitted:
+            one.stream.close()
+        for ticket in tickets:
+            ticket.close(_NOTHING, ended=False)
+        raise
+    return submitted

@@ -1,0 +1,123 @@
+"""A request's body becomes a checked value, or a refusal that names the field.
+
+Owns: which content types are taken, how many bytes and items; strict JSON and MessagePack.
+May not know: what the fields mean (`wire/`), who asks.
+Read next: `wire/base.py`, `errors.py`.
+
+The size is checked before the body is read, its shape before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from firsthand.errors import CheckpointError
+from firsthand.files import parse_json_object
+from firsthand.server.errors import JSON, Refusal, validation_reply
+
+Body = TypeVar("Body", bound=BaseModel)
+
+MESSAGE_PACK = "application/msgpack"
+MESSAGE_PACK_TYPES = (MESSAGE_PACK, "application/x-msgpack", "application/vnd.msgpack")
+THREAD_BYTES = 256 * 1024  # from here on parsing would be felt by the other streams
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """`max_items` bounds commas and brackets, hence objects."""
+
+    max_bytes: int = 8 * 1024 * 1024
+    max_items: int = 1_000_000
+
+
+async def read_body(
+    request: Request, model: type[Body], limits: BodyLimits, *, message_pack: bool = False
+) -> Body:
+    """The body as `model`. Raises Refusal: 400, 413, 415. `message_pack`: taken beside JSON."""
+    kind = _content_type(request, message_pack)
+    content = await _read(request, limits.max_bytes)
+    parse = _parse_json if kind == JSON else _parse_message_pack
+
+    def make() -> Body:
+        return _validate(model, parse(content, limits))
+
+    return make() if len(content) < THREAD_BYTES else await asyncio.to_thread(make)
+
+
+def wants_message_pack(request: Request) -> bool:
+    """Whether the body came as MessagePack; then the reply goes so, too."""
+    return _media_type(request) in MESSAGE_PACK_TYPES
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _content_type(request: Request, message_pack: bool) -> str:
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise Refusal(415, "unsupported_media_type", "a compressed body is not taken")
+    kind = _media_type(request)
+    if kind == JSON:
+        charset = request.headers.get("content-type", "").lower().partition("charset=")[2]
+        if charset.strip(' "') in ("", "utf-8", "utf8"):
+            return JSON
+    elif message_pack and kind in MESSAGE_PACK_TYPES:
+        return MESSAGE_PACK
+    wanted = f"{JSON} or {MESSAGE_PACK}" if message_pack else JSON
+    raise Refusal(415, "unsupported_media_type", f"the body must be {wanted}, in UTF-8")
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    content = bytearray()
+    try:
+        async for part in request.stream():
+            content += part
+            if len(content) > max_bytes:
+                raise _too_large(max_bytes)
+    except ClientDisconnect as gone:
+        raise Refusal(400, "client_closed", "the body ended early") from gone
+    return bytes(content)
+
+
+def _too_large(max_bytes: int) -> Refusal:
+    # The rest is not read, so the connection cannot be used again.
+    return Refusal(
+        413,
+        "body_too_large",
+        f"a body may have {max_bytes} bytes",
+        headers={"connection": "close"},
+    )
+
+
+def _parse_json(content: bytes, limits: BodyLimits) -> dict[str, Any]:
+    try:
+        return parse_json_object(content, "the body", limits.max_items)
+    except CheckpointError as error:
+        raise Refusal(400, "invalid_value", str(error)) from error
+
+
+def _parse_message_pack(content: bytes, limits: BodyLimits) -> dict[str, Any]:
+    try:
+        value = msgspec.msgpack.decode(content)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise Refusal(400, "invalid_value", "the body is no MessagePack") from error
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise Refusal(400, "invalid_value", "the body: MessagePack is not an object")
+    return value
+
+
+def _validate(model: type[Body], value: dict[str, Any]) -> Body:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        shown = error.errors(include_url=False, include_context=False, include_input=False)
+        raise Refusal.of(validation_reply(shown)) from error

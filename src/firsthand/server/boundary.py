@@ -1,0 +1,52 @@
+"""The outermost layer: each request gets its id, and no fault leaves without our body.
+
+Owns: `X-Request-Id` on every reply; the reply to a fault that nobody expected; its log line.
+May not know: routes, bodies, what the application inside does.
+Read next: `errors.py`.
+
+Plain ASGI: nothing stands between a stream and its socket.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from firsthand.server.errors import internal_error
+from firsthand.server.headers import REQUEST_ID, choose_request_id
+
+_LOG = logging.getLogger(__name__)
+
+
+class Boundary:
+    """Wraps the whole application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        # A guard outside may have named the request already; then the header is its own, too.
+        named = "request_id" in state
+        request_id = state.setdefault("request_id", choose_request_id(scope["headers"]))
+        headers = [] if named else [(REQUEST_ID, request_id.encode("ascii"))]
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message.get("headers", ()), *headers]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            _LOG.exception("request %s: unexpected fault", request_id)
+            if started:  # half a reply: all that is left is to close the connection
+                raise
+            await internal_error(request_id).response()(scope, receive, send_with_id)

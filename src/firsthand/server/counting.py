@@ -1,0 +1,44 @@
+"""Each request is counted when its reply has ended.
+
+Owns: the labels of `firsthand_requests_total`. May not know: routes.
+Read next: `metrics.py`.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from firsthand.server.metrics import Metrics
+
+CLOSED = 499  # in the count only: the client was gone before its reply was whole
+
+
+class Counting:
+    """Plain ASGI around the routes."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, whole = 500, False
+
+        async def watched(message: Message) -> None:
+            nonlocal status, whole
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                whole = not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            # A path that no route has is one label for all of them.
+            endpoint = getattr(scope.get("route"), "path", "other")
+            reason = scope.get("state", {}).get("finish_reason", "")
+            shown = status if whole or status >= 500 else CLOSED
+            self._metrics.requests.labels(endpoint, str(shown), reason).inc()

@@ -1,0 +1,190 @@
+"""Every error that leaves the server, in one shape: OpenAI's error body.
+
+Owns: the body, which status has which `type`, how the tree of `errors.py` and the framework's own
+exceptions become it, and that a fault of ours never says more than its request's id.
+May not know: routes, what a field means.
+Read next: `boundary.py` (faults that nobody expected), `../errors.py` (the tree).
+
+    {"error": {"message": …, "type": …, "param": … or null, "code": … or null}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from firsthand.errors import (
+    CapacityExceeded,
+    ContextLengthExceeded,
+    EngineUnavailable,
+    FirsthandError,
+    InvalidRequest,
+    ModelNotFound,
+    UnsupportedModel,
+)
+from firsthand.server.headers import request_id_of
+
+JSON = "application/json"
+MAX_PARAM_CHARS = 200
+RESTART_RETRY_S = 2
+CAPACITY_RETRY_S = 1  # until the guard, which measures it, says better
+
+# The `type` of each status. What is not here is the caller's mistake below 500, ours from there.
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable",
+    504: "timeout_error",
+}
+_WORDS = {404: "no such route", 405: "this route does not have that method"}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """What is told to the caller. `headers` go with it, unless a stream has begun already."""
+
+    status: int
+    code: str | None
+    message: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def type(self) -> str:
+        return _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else _FAULT)
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": None if self.param is None else self.param[:MAX_PARAM_CHARS],
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        content = msgspec.json.encode(self.body())
+        return Response(content, self.status, dict(self.headers), media_type=JSON)
+
+
+class Refusal(Exception):
+    """Raised by the server's own code to answer with an `ErrorReply`."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str | None,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reply = ErrorReply(status, code, message, param, headers or {})
+
+    @classmethod
+    def of(cls, reply: ErrorReply) -> Refusal:
+        return cls(
+            reply.status, reply.code, reply.message, param=reply.param, headers=reply.headers
+        )
+
+
+def reply_for(fault: Exception, request_id: str) -> ErrorReply:
+    """What a fault means to the caller; `request_id` is all that is said about an unknown one."""
+    match fault:
+        case Refusal():
+            return fault.reply
+        case ContextLengthExceeded():
+            return ErrorReply(400, "context_length_exceeded", str(fault), fault.field)
+        case InvalidRequest():
+            return ErrorReply(400, "invalid_value", str(fault), fault.field)
+        case CapacityExceeded():
+            retry = {"retry-after": str(CAPACITY_RETRY_S)}
+            return ErrorReply(503, "queue_full", str(fault), headers=retry)
+        case ModelNotFound():
+            return ErrorReply(404, "model_not_found", str(fault), "model")
+        case EngineUnavailable():
+            message = "the engine is not there now: it loads, or is restarted"
+            return ErrorReply(
+                503, "loading", message, headers={"retry-after": str(RESTART_RETRY_S)}
+            )
+        case UnsupportedModel():
+            return ErrorReply(400, "unsupported_parameter", str(fault))
+        case _:
+            return internal_error(request_id)
+
+
+def internal_error(request_id: str) -> ErrorReply:
+    """For a fault of ours. What happened stands in the log, under the request's id."""
+    message = f"the server failed to answer this request; its id is {request_id}"
+    return ErrorReply(500, "internal_error", message)
+
+
+def install(app: FastAPI) -> None:
+    """Let every exception that a route or the framework raises end as our body."""
+
+    async def known(request: Request, fault: Exception) -> Response:
+        return reply_for(fault, request_id_of(request.scope)).response()
+
+    async def http(_: Request, fault: Exception) -> Response:
+        assert isinstance(fault, HTTPException)
+        status = fault.status_code
+        message = _WORDS.get(status, "the request was refused")
+        code = "not_found" if status == 404 else None
+        return ErrorReply(status, code, message, headers=fault.headers or {}).response()
+
+    async def validation(_: Request, fault: Exception) -> Response:
+        assert isinstance(fault, RequestValidationError)
+        return validation_reply(fault.errors()).response()
+
+    app.add_exception_handler(Refusal, known)
+    app.add_exception_handler(FirsthandError, known)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, validation)
+
+
+def validation_reply(errors: object) -> ErrorReply:
+    """The reply for pydantic's list of what is wrong: one of them, the one that lies deepest, for
+    that is the branch of a choice which came nearest to fitting."""
+    assert isinstance(errors, list | tuple)
+    worst = max(errors, key=lambda error: len(error["loc"]))
+    param = _param(worst["loc"])
+    kind, message = str(worst["type"]), str(worst["msg"])
+    unsupported = kind in ("extra_forbidden", "unsupported_parameter")
+    if kind == "extra_forbidden":
+        message = "no such field is supported"
+    code = "unsupported_parameter" if unsupported else "invalid_value"
+    return ErrorReply(400, code, f"{param or 'the body'}: {message}", param)
+
+
+def _param(location: tuple[int | str, ...]) -> str | None:
+    """`messages[0].content`, without the names that pydantic gives the branches of a choice."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step not in _BRANCHES and "[" not in step and not step[:1].isupper():
+            path += f".{step}" if path else step
+    return path or None
+
+
+_FAULT = "server_error"
+_BRANCHES = frozenset(
+    (
+        *("str", "int", "float", "bool", "list", "dict", "none", "constrained-str"),
+        *("constrained-int", "text", "texts", "token_ids", "batches_of_ids"),
+    )
+)

@@ -1,0 +1,50 @@
+"""What the routes of one server share.
+
+Owns: which models there are by name, and the settings and helpers that every route is handed.
+May not know: any route.
+Read next: `app.py`, which builds the routes around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from firsthand.generation.service import Service
+from firsthand.server.asking import Admission, OpenDoor
+from firsthand.server.body import BodyLimits
+from firsthand.server.errors import Refusal
+from firsthand.server.health import Checks
+from firsthand.server.metrics import Metrics
+from firsthand.server.sse import StreamSettings
+
+MAX_NAME_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """`services` by the names that callers use, at least one; the first is the default. Two names
+    may stand for one service."""
+
+    services: Mapping[str, Service]
+    metrics: Metrics
+    admission: Admission = field(default_factory=OpenDoor)
+    checks: Checks = field(default_factory=Checks)
+    body_limits: BodyLimits = field(default_factory=BodyLimits)
+    stream: StreamSettings = field(default_factory=StreamSettings)
+    version: str = "unknown"
+
+    def find(self, name: str | None) -> tuple[str, Service]:
+        """The model that a body names, or the default one. Raises Refusal (404)."""
+        if name is None:
+            name = next(iter(self.services))
+        service = self.services.get(name)
+        if service is None:
+            known = ", ".join(self.services)
+            raise Refusal(
+                404,
+                "model_not_found",
+                f"model: {name[:MAX_NAME_CHARS]!r} is not here; there are {known}",
+                param="model",
+            )
+        return name, service

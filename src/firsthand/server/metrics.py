@@ -1,0 +1,169 @@
+"""What is counted, under which names: the first part of the metric catalogue.
+
+Owns: the names, labels and buckets of the service's metrics; how step facts, states and finished
+answers become numbers.
+May not know: routes, what a step does.
+Read next: `../engine/facts.py` (what is known of a step), `counting.py` (requests by status).
+
+Base units; no label holds what a caller wrote. A service's labels are its model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from firsthand.engine.facts import StepFacts
+from firsthand.generation.completion import Completion
+from firsthand.generation.service import Service
+
+CLASSES = ("urgent", "normal", "background")
+LATENCY_BUCKETS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0),
+    *(2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+STEP_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000)
+
+
+class Metrics:
+    """One registry. Others may add their own metrics to `registry`."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        r = self.registry
+        model = ("model",)
+        self.requests = Counter(
+            "firsthand_requests", "Requests by outcome", ("endpoint", "status", "finish_reason"),
+            registry=r,
+        )  # fmt: skip
+        self.cancelled = Counter(
+            "firsthand_cancelled", "Answers that their client gave up", ("where",), registry=r
+        )
+        self._running = Gauge("firsthand_requests_running", "Sequences", model, registry=r)
+        self._waiting = Gauge(
+            "firsthand_requests_waiting", "Sequences", ("model", "class"), registry=r
+        )
+        self._blocks = Gauge("firsthand_kv_blocks", "By state", ("model", "state"), registry=r)
+        self._blocks_used = Gauge(
+            "firsthand_kv_blocks_used_ratio", "Used of all", model, registry=r
+        )
+        self._tokens = Counter(
+            "firsthand_tokens", "Computed and generated", ("model", "phase"), registry=r
+        )
+        self._prefix = Counter(
+            "firsthand_prefix_cache_tokens", "Looked for", ("model", "result"), registry=r
+        )
+        self._preemptions = Counter(
+            "firsthand_preemptions", "Sequences put back", ("model", "reason"), registry=r
+        )
+        self._step = Histogram(
+            "firsthand_step_seconds", "By part", ("model", "phase"), registry=r,
+            buckets=STEP_BUCKETS_S,
+        )  # fmt: skip
+        self._batch = Histogram(
+            "firsthand_batch_size", "Sequences of a step", model, registry=r, buckets=BATCH_BUCKETS
+        )
+        self._step_errors = Counter("firsthand_step_errors", "Failed steps", model, registry=r)
+        self._step_age = Gauge(
+            "firsthand_last_step_age_seconds", "Since the last step", model, registry=r
+        )
+        self._restarts = Gauge(
+            "firsthand_engine_restarts", "Engines that had to be replaced", model, registry=r
+        )
+        self._ready = Gauge("firsthand_engine_ready", "1: it takes requests", model, registry=r)
+        self._ttft = self._latency("firsthand_ttft_seconds", "Call to first token", "endpoint")
+        self._inter_token = self._latency("firsthand_inter_token_seconds", "Gaps", "endpoint")
+        self._phase = self._latency("firsthand_request_phase_seconds", "By phase", "phase")
+        self._prompt_tokens = Histogram(
+            "firsthand_request_prompt_tokens", "Of a request", registry=r, buckets=TOKEN_BUCKETS
+        )
+        self._generated_tokens = Histogram(
+            "firsthand_request_generation_tokens", "Of an answer", registry=r,
+            buckets=TOKEN_BUCKETS,
+        )  # fmt: skip
+        self._info = Gauge("firsthand_model_info", "1", ("model", "manifest"), registry=r)
+        self._build = Gauge("firsthand_build_info", "1", ("version",), registry=r)
+
+    def _latency(self, name: str, text: str, label: str) -> Histogram:
+        return Histogram(name, text, (label,), registry=self.registry, buckets=LATENCY_BUCKETS_S)
+
+    def built(self, version: str) -> None:
+        self._build.labels(version).set(1)
+
+    def follow(self, name: str, service: Service) -> Callable[[], None]:
+        """Count the steps of a service from now on; the result ends it."""
+        self._info.labels(name, service.model.manifest_sha256 or "").set(1)
+        return service.listen(_StepCounter(self, name).count)
+
+    def finished(self, endpoint: str, completion: Completion) -> None:
+        """One answer came to its end."""
+        report = completion.report
+        self._ttft.labels(endpoint).observe(report.ttft_ms / 1e3)
+        gaps = self._inter_token.labels(endpoint)
+        for gap_ms in report.token_ms:
+            gaps.observe(gap_ms / 1e3)
+        for phase, spent_ms in (
+            ("tokenize", report.tokenize_ms),
+            ("queue", report.queue_ms),
+            ("prefill", report.prompt_ms),
+            ("decode", report.predicted_ms),
+            ("total", report.total_ms),
+        ):
+            self._phase.labels(phase).observe(spent_ms / 1e3)
+        self._prompt_tokens.observe(report.num_prompt_tokens)
+        self._generated_tokens.observe(report.num_tokens)
+
+    def refresh(self, services: Mapping[str, Service]) -> None:
+        """What is asked only when somebody looks."""
+        for name, service in services.items():
+            load, state = service.load, service.state
+            self._running.labels(name).set(load.num_running)
+            for one_class, waiting in zip(CLASSES, load.waiting_by_class, strict=True):
+                self._waiting.labels(name, one_class).set(waiting)
+            self._blocks.labels(name, "used").set(load.num_used_blocks)
+            self._blocks.labels(name, "free").set(load.num_blocks - load.num_used_blocks)
+            self._blocks_used.labels(name).set(load.num_used_blocks / max(1, load.num_blocks))
+            self._step_age.labels(name).set(state.step_age_s or 0.0)
+            self._restarts.labels(name).set(state.num_restarts)
+            self._ready.labels(name).set(state.status.takes_requests)
+
+
+class _StepCounter:
+    """The labelled children of one model, looked up once: a step is counted in microseconds."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        step: Any = metrics._step
+        self._phases = [
+            (step.labels(model, name), attribute)
+            for name, attribute in (
+                ("plan", "plan_ms"),
+                ("run", "run_ms"),
+                ("forward", "forward_ms"),
+                ("sample", "sample_ms"),
+                ("commit", "commit_ms"),
+            )
+        ]
+        self._batch = metrics._batch.labels(model)
+        self._computed = metrics._tokens.labels(model, "computed")
+        self._generated = metrics._tokens.labels(model, "generation")
+        self._hits = metrics._prefix.labels(model, "hit")
+        self._misses = metrics._prefix.labels(model, "miss")
+        self._preempted = metrics._preemptions.labels(model, "memory")
+        self._errors = metrics._step_errors.labels(model)
+
+    def count(self, facts: StepFacts) -> None:
+        for child, attribute in self._phases:
+            child.observe(getattr(facts, attribute) / 1e3)
+        self._batch.observe(facts.num_sequences)
+        self._computed.inc(facts.num_tokens)
+        self._generated.inc(facts.num_drawn)
+        if facts.planned.num_prefix_hit_tokens:
+            self._hits.inc(facts.planned.num_prefix_hit_tokens)
+        if facts.planned.num_preempted:
+            self._preempted.inc(facts.planned.num_preempted)
+        if facts.error is not None:
+            self._errors.inc()

@@ -1,0 +1,79 @@
+"""The OpenAPI document: what the routes take and give, from the same models that check it.
+
+Owns: how a route is described, and the document's assembly.
+May not know: what any route does.
+Read next: `app.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from firsthand.server.wire.replies import ErrorBody
+
+REF = "#/components/schemas/{model}"
+
+_ERRORS: dict[int, str] = {
+    400: "A field is wrong, unknown or not supported; `param` names it",
+    404: "No such model, or no such route",
+    413: "The body is too large",
+    415: "The body's type is not taken",
+    429: "This caller's limit; `Retry-After` says when to come again",
+    500: "A fault of the server",
+    503: "The server's limit, or no engine now; `Retry-After` says when to come again",
+}
+
+
+def described(
+    body: type[BaseModel] | None,
+    reply: type[BaseModel] | None,
+    summary: str,
+    *,
+    streams: bool = False,
+    also: tuple[str, ...] = (),
+    errors: tuple[int, ...] = (400, 404, 413, 415, 429, 500, 503),
+) -> dict[str, Any]:
+    """Keyword arguments of a route. `also`: other media types of body and reply. `streams`: it can
+    answer with events. The schema of the body is added by `document`."""
+    content: dict[str, Any] = {}
+    if streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    for kind in also:
+        content[kind] = {}
+    ok: dict[str, Any] = {"description": "The answer"}
+    if reply is not None:
+        ok["model"] = reply
+    if content:
+        ok["content"] = content
+    route: dict[str, Any] = {
+        "summary": summary,
+        "response_model": None,
+        "responses": {
+            200: ok,
+            **{code: {"model": ErrorBody, "description": _ERRORS[code]} for code in errors},
+        },
+    }
+    if body is not None:
+        reference = {"$ref": REF.format(model=body.__name__)}
+        route["openapi_extra"] = {
+            "requestBody": {
+                "required": True,
+                "content": {kind: {"schema": reference} for kind in ("application/json", *also)},
+            },
+        }
+    return route
+
+
+def document(app: FastAPI, bodies: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    """The whole document; `bodies` are the models that `described` refers to."""
+    found = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    _, schema = models_json_schema([(body, "validation") for body in bodies], ref_template=REF)
+    components = found.setdefault("components", {}).setdefault("schemas", {})
+    components.update(schema.get("$defs", {}))
+    return found

@@ -1,0 +1,194 @@
+"""`/v1/chat/completions`, streamed and not, and its render.
+
+Owns: how a chat body becomes a prompt and options, and the form of its answers.
+May not know: models, engines, the connection.
+Read next: `../answers.py`, `../writing.py`, `completions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from firsthand.errors import InvalidRequest
+from firsthand.generation.completion import Chunk, Completion
+from firsthand.generation.options import Options
+from firsthand.generation.service import Prompt, Service
+from firsthand.server import writing
+from firsthand.server.answers import Answers, unless_gone
+from firsthand.server.body import read_body
+from firsthand.server.house import House
+from firsthand.server.openapi import described
+from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.sse import DONE, EventStreamResponse, event
+from firsthand.server.wire.base import options_of
+from firsthand.server.wire.chat import (
+    ChatBody,
+    ChatMessage,
+    ChatReply,
+    ChatTemplateInput,
+    RenderReply,
+)
+
+CHAT = "/v1/chat/completions"
+RENDER = "/v1/chat/completions/render"
+
+
+def chat_router(house: House) -> APIRouter:
+    router = APIRouter()
+
+    @router.post(CHAT, **described(ChatBody, ChatReply, "Answer a conversation", streams=True))
+    async def chat(request: Request) -> Response:
+        body = await read_body(request, ChatBody, house.body_limits)
+        model, service = house.find(body.model)
+        with naming({"max_tokens": _limit_name(body), "prompt": "messages"}):
+            options: Options = {**chat_options(body), **header_options(request)}
+            prompt = await render(service, body)
+            set_limit(options, service, prompt)
+            answers = submit(house, request, Asked(CHAT, model, service, body), [prompt], options)
+        reply = ChatAnswer(model, body, answers)
+        if body.stream:
+            return EventStreamResponse(reply.events(), house.stream)
+        return json_reply(await unless_gone(request, reply.whole()))
+
+    @router.post(RENDER, **described(ChatBody, RenderReply, "Show the prompt of a conversation"))
+    async def rendered(request: Request) -> Response:
+        body = await read_body(request, ChatBody, house.body_limits)
+        _, service = house.find(body.model)
+        with naming({"prompt": "messages"}):
+            prompt = await render(service, body)
+        return json_reply(
+            {
+                "prompt": prompt.text,
+                "token_ids": prompt.token_ids,
+                "count": prompt.num_tokens,
+                "max_model_len": service.model.context_length,
+            }
+        )
+
+    return router
+
+
+def plain_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """As a template sees them: what is null is not there."""
+    return [message.model_dump(exclude_none=True) for message in messages]
+
+
+async def render(service: Service, body: ChatTemplateInput) -> Prompt:
+    continues = bool(body.continue_final_message)
+    adds = body.add_generation_prompt
+    if adds and continues:
+        raise InvalidRequest("continue_final_message", "not together with add_generation_prompt")
+    return await service.render(
+        plain_messages(body.messages),
+        add_generation_prompt=not continues if adds is None else adds,
+        continue_final_message=continues,
+        variables=body.chat_template_kwargs,
+    )
+
+
+def chat_options(body: ChatBody) -> Options:
+    options = options_of(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs", "needs logprobs: true")
+    if body.logprobs:
+        options["logprobs"] = body.top_logprobs or 0
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if limit is not None:
+        options["max_tokens"] = limit
+    return options
+
+
+def set_limit(options: Options, service: Service, prompt: Prompt) -> None:
+    """Without a limit of its own, an answer may fill the model's context."""
+    room = service.model.context_length - prompt.num_tokens
+    options.setdefault("max_tokens", max(1, room))
+
+
+def _limit_name(body: ChatBody) -> str:
+    return "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+
+
+class ChatAnswer:
+    """One reply, in either form."""
+
+    def __init__(self, model: str, body: ChatBody, answers: Answers) -> None:
+        self._body = body
+        self._answers = answers
+        self._head = {"id": writing.new_id("chatcmpl-"), "created": writing.now(), "model": model}
+        self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
+
+    async def whole(self) -> dict[str, Any]:
+        completions = await self._answers.completions()
+        reply: dict[str, Any] = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [self._choice(index, one) for index, one in enumerate(completions)],
+            "usage": writing.usage(self._answers.usage),
+        }
+        if self._body.return_token_ids:
+            reply["prompt_token_ids"] = self._answers.prompt_token_ids[0]
+        if self._body.wants_timings:
+            reply["timings"] = writing.timings(completions[0], self._answers.cached_tokens(0))
+        return reply
+
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        choice = {
+            "index": index,
+            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "logprobs": writing.chat_logprobs(completion.logprobs),
+            **writing.finish(completion),
+        }
+        if self._body.return_token_ids:
+            choice["token_ids"] = completion.token_ids
+        return choice
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._answers.chunks()) as chunks:
+            for index in range(self._answers.num_choices):
+                yield self._first(index)
+            async for index, chunk in chunks:
+                if self._says_something(chunk):
+                    yield self._event(index, chunk)
+        if self._body.wants_usage_chunk:
+            used = writing.usage(self._answers.usage)
+            yield event({**self._chunk_head, "choices": [], "usage": used})
+        yield DONE
+
+    def _first(self, index: int) -> bytes:
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        value = {**self._chunk_head, "choices": [choice]}
+        if self._body.return_token_ids:
+            value["prompt_token_ids"] = self._answers.prompt_token_ids[0]
+        return event(self._with_usage(value))
+
+    def _says_something(self, chunk: Chunk) -> bool:
+        wants_tokens = self._body.logprobs or self._body.return_token_ids
+        return bool(chunk.text or chunk.completion or (wants_tokens and chunk.token_ids))
+
+    def _event(self, index: int, chunk: Chunk) -> bytes:
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": {"content": chunk.text} if chunk.text else {},
+            "logprobs": writing.chat_logprobs(chunk.logprobs),
+            **writing.finish(chunk.completion),
+        }
+        if self._body.return_token_ids:
+            choice["token_ids"] = chunk.token_ids
+        value = {**self._chunk_head, "choices": [choice]}
+        if chunk.completion is not None and self._body.wants_timings:
+            cached = self._answers.cached_tokens(index)
+            value["timings"] = writing.timings(chunk.completion, cached)
+        return event(self._with_usage(value))
+
+    def _with_usage(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Where usage was asked for, every other chunk has it as null, as OpenAI's do."""
+        if self._body.wants_usage_chunk:
+            value["usage"] = None
+        return value

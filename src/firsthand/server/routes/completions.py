@@ -1,0 +1,187 @@
+"""`/v1/completions`: texts or token ids go on, one or many, streamed and not.
+
+Owns: how its body becomes prompts and options, and the form of its answers (echo included).
+May not know: models, engines, the connection.
+Read next: `../answers.py`, `../writing.py`, `chat.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from firsthand.errors import InvalidRequest
+from firsthand.generation.completion import Chunk, Completion
+from firsthand.generation.options import Options
+from firsthand.generation.service import Prompt, Service
+from firsthand.server import writing
+from firsthand.server.answers import Answers, unless_gone
+from firsthand.server.body import read_body
+from firsthand.server.house import House
+from firsthand.server.openapi import described
+from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.sse import DONE, EventStreamResponse, event
+from firsthand.server.wire.base import options_of
+from firsthand.server.wire.completions import DEFAULT_MAX_TOKENS, CompletionBody, CompletionReply
+
+COMPLETIONS = "/v1/completions"
+
+
+def completions_router(house: House) -> APIRouter:
+    router = APIRouter()
+
+    @router.post(
+        COMPLETIONS, **described(CompletionBody, CompletionReply, "Continue a text", streams=True)
+    )
+    async def completions(request: Request) -> Response:
+        body = await read_body(request, CompletionBody, house.body_limits)
+        model, service = house.find(body.model)
+        with naming({}):
+            options: Options = {**completion_options(body), **header_options(request)}
+            prompts = await read_prompts(service, body.prompt)
+            echoes = await _echoes(service, prompts) if body.echo else None
+            asked = Asked(COMPLETIONS, model, service, body)
+            answers = submit(house, request, asked, prompts, options)
+        reply = CompletionAnswer(model, body, answers, echoes)
+        if body.stream:
+            return EventStreamResponse(reply.events(), house.stream)
+        return json_reply(await unless_gone(request, reply.whole()))
+
+    return router
+
+
+async def read_prompts(
+    service: Service, given: str | list[str] | list[int] | list[list[int]]
+) -> list[Prompt]:
+    """One prompt per text, or per list of ids."""
+    if isinstance(given, str):
+        return [await service.tokenize(given)]
+    prompts = []
+    ids: list[int] = []
+    for item in given:
+        if isinstance(item, int):
+            ids.append(item)
+        elif isinstance(item, str):
+            prompts.append(await service.tokenize(item))
+        else:
+            prompts.append(service.prompt_of(item))
+    return [service.prompt_of(ids)] if ids else prompts
+
+
+def completion_options(body: CompletionBody) -> Options:
+    options = options_of(body)
+    if body.logprobs is not None:
+        if body.echo:
+            raise InvalidRequest("logprobs", "this server has none for an echoed prompt")
+        options["logprobs"] = body.logprobs
+    options["max_tokens"] = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    return options
+
+
+async def _echoes(service: Service, prompts: Sequence[Prompt]) -> list[str]:
+    return [
+        await service.detokenize(prompt.token_ids) if prompt.text is None else prompt.text
+        for prompt in prompts
+    ]
+
+
+class CompletionAnswer:
+    """One reply, in either form. `echoes` are the texts of the prompts, where they come first."""
+
+    def __init__(
+        self, model: str, body: CompletionBody, answers: Answers, echoes: Sequence[str] | None
+    ) -> None:
+        self._body = body
+        self._answers = answers
+        self._n = body.n or 1
+        self._echoes = echoes
+        self._head = {
+            "id": writing.new_id("cmpl-"),
+            "object": "text_completion",
+            "created": writing.now(),
+            "model": model,
+        }
+        self._offsets = [len(self._echo(index)) for index in range(answers.num_choices)]
+
+    def _echo(self, index: int) -> str:
+        return "" if self._echoes is None else self._echoes[index // self._n]
+
+    async def whole(self) -> dict[str, Any]:
+        completions = await self._answers.completions()
+        reply: dict[str, Any] = {
+            **self._head,
+            "choices": [self._choice(index, one) for index, one in enumerate(completions)],
+            "usage": writing.usage(self._answers.usage),
+        }
+        if self._body.wants_timings:
+            reply["timings"] = writing.timings(completions[0], self._answers.cached_tokens(0))
+        return reply
+
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        choice = {
+            "index": index,
+            "text": self._echo(index) + completion.text,
+            "logprobs": writing.completion_logprobs(completion.logprobs, self._offsets[index]),
+            **writing.finish(completion),
+        }
+        if self._body.return_token_ids:
+            choice["prompt_token_ids"] = self._answers.prompt_token_ids[index // self._n]
+            choice["token_ids"] = completion.token_ids
+        return choice
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._answers.chunks()) as chunks:
+            for index in range(self._answers.num_choices):
+                if self._echoes is not None or self._body.return_token_ids:
+                    yield self._first(index)
+            async for index, chunk in chunks:
+                if self._says_something(chunk):
+                    yield self._event(index, chunk)
+        if self._body.wants_usage_chunk:
+            used = writing.usage(self._answers.usage)
+            yield event({**self._head, "choices": [], "usage": used})
+        yield DONE
+
+    def _first(self, index: int) -> bytes:
+        """What is known before the first token: the echo, the prompt's ids."""
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": self._echo(index),
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        if self._body.return_token_ids:
+            choice["prompt_token_ids"] = self._answers.prompt_token_ids[index // self._n]
+        return event(self._with_usage({**self._head, "choices": [choice]}))
+
+    def _says_something(self, chunk: Chunk) -> bool:
+        wants_tokens = self._body.logprobs is not None or self._body.return_token_ids
+        return bool(chunk.text or chunk.completion or (wants_tokens and chunk.token_ids))
+
+    def _event(self, index: int, chunk: Chunk) -> bytes:
+        logprobs = writing.completion_logprobs(chunk.logprobs, self._offsets[index])
+        self._offsets[index] += sum(len(entry.text) for entry in chunk.logprobs or ())
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": chunk.text,
+            "logprobs": logprobs,
+            **writing.finish(chunk.completion),
+        }
+        if self._body.return_token_ids:
+            choice["token_ids"] = chunk.token_ids
+        value = {**self._head, "choices": [choice]}
+        if chunk.completion is not None and self._body.wants_timings:
+            cached = self._answers.cached_tokens(index)
+            value["timings"] = writing.timings(chunk.completion, cached)
+        return event(self._with_usage(value))
+
+    def _with_usage(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Where usage was asked for, every other chunk has it as null, as OpenAI's do."""
+        if self._body.wants_usage_chunk:
+            value["usage"] = None
+        return value

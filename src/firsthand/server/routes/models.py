@@ -1,0 +1,52 @@
+"""`/v1/models` and `/v1/models/{id}`.
+
+Owns: the card of a model. May not know: how models come to be here.
+Read next: `../house.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from firsthand.generation.service import Service
+from firsthand.server.house import House
+from firsthand.server.openapi import described
+from firsthand.server.routes.submitting import json_reply
+from firsthand.server.wire.replies import ModelCard, ModelList
+
+
+def models_router(house: House) -> APIRouter:
+    router = APIRouter()
+
+    @router.get(
+        "/v1/models", **described(None, ModelList, "The models that are here", errors=(500,))
+    )
+    async def models() -> Response:
+        cards = [_card(name, service) for name, service in house.services.items()]
+        return json_reply({"object": "list", "data": cards})
+
+    # A hub id has a slash, so the name may hold one.
+    @router.get(
+        "/v1/models/{name:path}", **described(None, ModelCard, "One model", errors=(404, 500))
+    )
+    async def model(name: str) -> Response:
+        return json_reply(_card(*house.find(name)))
+
+    return router
+
+
+def _card(name: str, service: Service) -> dict[str, Any]:
+    facts = service.model
+    return {
+        "id": name,
+        "object": "model",
+        "created": facts.created_s,
+        "owned_by": "firsthand",
+        "root": facts.name,
+        "parent": None,
+        "max_model_len": facts.context_length,
+        "firsthand_manifest_sha256": facts.manifest_sha256,
+    }

@@ -1,0 +1,112 @@
+"""What operators and orchestrators ask: health, readiness, version, metrics.
+
+Owns: these routes and the checks that come from a service's state.
+May not know: what else is checked (`../health.py` has the registry).
+Read next: `../health.py`, `../metrics.py`.
+
+| route | 200 means |
+|---|---|
+| `/health` | every check holds |
+| `/livez` | this process is worth keeping; also while it loads or drains |
+| `/readyz` | requests are taken now |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
+
+from firsthand.generation.service import Service
+from firsthand.server.errors import JSON, Refusal
+from firsthand.server.health import Check
+from firsthand.server.house import House
+from firsthand.server.openapi import described
+from firsthand.server.routes.submitting import json_reply
+from firsthand.server.sse import encode_json
+from firsthand.server.wire.replies import StatusReply, VersionReply
+
+
+def operations_router(house: House) -> APIRouter:
+    router = APIRouter()
+    add_service_checks(house)
+    health = described(None, StatusReply, "Is it well?", errors=(500, 503))
+
+    @router.get("/health", **health)
+    async def well() -> Response:
+        return _sum(house.checks.run(), verbose=False)
+
+    @router.get("/readyz", **health)
+    async def ready(request: Request) -> Response:
+        return _sum(house.checks.run(), verbose="verbose" in request.query_params)
+
+    @router.get("/livez", **health)
+    async def live(request: Request) -> Response:
+        checks = house.checks.run(live_only=True)
+        return _sum(checks, verbose="verbose" in request.query_params)
+
+    @router.get("/v2/health/live", **health)
+    async def live_v2() -> Response:
+        return _sum(house.checks.run(live_only=True), verbose=False)
+
+    @router.get("/v2/health/ready", **health)
+    async def ready_v2() -> Response:
+        return _sum(house.checks.run(), verbose=False)
+
+    @router.get(
+        "/v2/models/{name:path}/ready",
+        **described(None, StatusReply, "Does one model take requests?", errors=(404, 500, 503)),
+    )
+    async def model_ready(name: str) -> Response:
+        _, service = house.find(name)
+        return _sum({name: _state_check(service)()}, verbose=False)
+
+    @router.get("/version", **described(None, VersionReply, "The version", errors=(500,)))
+    async def version() -> Response:
+        return json_reply({"version": house.version})
+
+    @router.get(
+        "/metrics", **described(None, None, "Prometheus text, or OpenMetrics", errors=(500,))
+    )
+    async def metrics(request: Request) -> Response:
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        house.metrics.refresh(house.services)
+        return Response(encode(house.metrics.registry), headers={"content-type": kind})
+
+    return router
+
+
+def add_service_checks(house: House) -> None:
+    for name, service in house.services.items():
+        house.checks.add(f"engine:{name}", _state_check(service))
+
+
+def _state_check(service: Service) -> Callable[[], Check]:
+    def check() -> Check:
+        state = service.state
+        return Check(
+            state.status.takes_requests, state.reason or state.status.value, state.heartbeat_age_s
+        )
+
+    return check
+
+
+def _sum(checks: dict[str, Check], *, verbose: bool) -> Response:
+    failed = [f"{name} ({check.detail})" for name, check in checks.items() if not check.ok]
+    if verbose:
+        value = {
+            "status": "failed" if failed else "ok",
+            "checks": {
+                name: {"ok": check.ok, "detail": check.detail, "age_s": check.age_s}
+                for name, check in checks.items()
+            },
+        }
+        return Response(encode_json(value), 503 if failed else 200, media_type=JSON)
+    if failed:
+        raise Refusal(
+            503, "degraded", f"not well: {', '.join(failed)}", headers={"retry-after": "1"}
+        )
+    return json_reply({"status": "ok"})

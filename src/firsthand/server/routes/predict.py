@@ -1,0 +1,75 @@
+"""`/predict`: a request id, texts and options in; texts and the time that they took out.
+
+Owns: its reply, in JSON or in MessagePack as the body came.
+May not know: models, engines.
+Read next: `../wire/predict.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from firsthand.generation.options import Options
+from firsthand.server.answers import Answers, unless_gone
+from firsthand.server.body import MESSAGE_PACK, read_body, wants_message_pack
+from firsthand.server.house import House
+from firsthand.server.openapi import described
+from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.wire.base import Sampling
+from firsthand.server.wire.predict import (
+    DEFAULT_MAX_LENGTH,
+    PredictBody,
+    PredictOptions,
+    PredictReply,
+)
+
+PREDICT = "/predict"
+_NAMES = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop")
+
+
+def predict_router(house: House) -> APIRouter:
+    router = APIRouter()
+
+    @router.post(
+        PREDICT, **described(PredictBody, PredictReply, "Answer texts", also=(MESSAGE_PACK,))
+    )
+    async def predict(request: Request) -> Response:
+        started_s = time.perf_counter()
+        body = await read_body(request, PredictBody, house.body_limits, message_pack=True)
+        given = body.options or PredictOptions()
+        with naming({"model": "options.model"}):
+            model, service = house.find(given.model)
+        with naming({name: f"options.{name}" for name in _NAMES} | {"prompt": "inputs"}):
+            prompts = [await service.tokenize(text) for text in body.inputs]
+            asked = Asked(PREDICT, model, service, Sampling())
+            options: Options = {**predict_options(given), **header_options(request)}
+            answers = submit(house, request, asked, prompts, options)
+        outputs = await unless_gone(request, _texts(answers))
+        reply = {
+            "request_id": body.request_id,
+            "outputs": outputs,
+            "latency_ms": (time.perf_counter() - started_s) * 1e3,
+        }
+        if wants_message_pack(request):
+            return Response(msgspec.msgpack.encode(reply), media_type=MESSAGE_PACK)
+        return json_reply(reply)
+
+    return router
+
+
+def predict_options(given: PredictOptions) -> Options:
+    named: dict[str, Any] = {name: getattr(given, name) for name in _NAMES}
+    options: Options = {}
+    options.update({name: value for name, value in named.items() if value is not None})  # type: ignore[typeddict-item]
+    options["max_tokens"] = DEFAULT_MAX_LENGTH if given.max_length is None else given.max_length
+    return options
+
+
+async def _texts(answers: Answers) -> list[str]:
+    return [completion.text for completion in await answers.completions()]

@@ -1,0 +1,121 @@
+"""What the generating routes do alike: from a prompt and options to answers that run.
+
+Owns: the limit on choices, options that come as headers, the field names that an error uses.
+May not know: the form of a body or of an answer.
+Read next: `chat.py`, `../asking.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from firsthand.errors import ContextLengthExceeded, InvalidRequest
+from firsthand.generation.completion import Completion
+from firsthand.generation.options import Options
+from firsthand.generation.service import Prompt, Service
+from firsthand.server.answers import Answers
+from firsthand.server.asking import Ask, submit_all
+from firsthand.server.errors import JSON
+from firsthand.server.headers import request_id_of
+from firsthand.server.house import House
+from firsthand.server.sse import encode_json
+from firsthand.server.wire.base import Sampling, priority_of
+
+MAX_CHOICES_PER_BODY = 256  # prompts × n
+MAX_DEADLINE_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whom a body asks, and what it says of the answer's form."""
+
+    endpoint: str
+    model: str
+    service: Service
+    body: Sampling
+
+
+def submit(
+    house: House, request: Request, asked: Asked, prompts: Sequence[Prompt], options: Options
+) -> Answers:
+    """Every prompt, admitted and submitted. Raises InvalidRequest, Refusal and what the service
+    raises; then nothing runs."""
+    body = asked.body
+    n = body.n or 1
+    if n * len(prompts) > MAX_CHOICES_PER_BODY:
+        raise InvalidRequest(
+            "n", f"{len(prompts)} prompts, {n} times, are over {MAX_CHOICES_PER_BODY} answers"
+        )
+    asks = [
+        Ask(
+            request.scope,
+            asked.endpoint,
+            asked.model,
+            asked.service,
+            prompt,
+            options.copy(),
+            n,
+            bool(body.stream),
+        )
+        for prompt in prompts
+    ]
+    submitted = submit_all(
+        house.admission,
+        asks,
+        skip_special_tokens=body.skip_special_tokens is not False,
+        include_stop_string=bool(body.include_stop_str_in_output),
+    )
+
+    def finished(completion: Completion) -> None:
+        house.metrics.finished(asked.endpoint, completion)
+        request.scope["state"]["finish_reason"] = completion.finish_reason
+
+    return Answers(submitted, n, request_id_of(request.scope), finished)
+
+
+def header_options(request: Request) -> Options:
+    """`X-Priority` and `X-Request-Deadline-Ms`; a body's own priority gives way to the header."""
+    options: Options = {}
+    priority = request.headers.get("x-priority")
+    if priority is not None:
+        options["priority"] = _priority(priority)
+    deadline = request.headers.get("x-request-deadline-ms")
+    if deadline is not None:
+        if not re.fullmatch(r"[0-9]{1,8}", deadline, re.ASCII) or not (
+            0 < int(deadline) <= MAX_DEADLINE_MS
+        ):
+            raise InvalidRequest("X-Request-Deadline-Ms", f"takes 1 to {MAX_DEADLINE_MS}")
+        options["timeout_s"] = int(deadline) / 1e3
+    return options
+
+
+def _priority(given: str) -> str:
+    if given in ("urgent", "normal", "background"):
+        return given
+    if re.fullmatch(r"-?[0-9]{1,4}", given, re.ASCII):
+        return priority_of(int(given))
+    raise InvalidRequest("X-Priority", "takes a number, or urgent, normal or background")
+
+
+@contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Let an error call a field what this route's callers call it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        name = names.get(error.field)
+        if name is None or name == error.field:
+            raise
+        message = str(error).removeprefix(f"{error.field}: ")
+        kind = ContextLengthExceeded if isinstance(error, ContextLengthExceeded) else InvalidRequest
+        raise kind(name, message) from error
+
+
+def json_reply(value: object) -> Response:
+    return Response(encode_json(value), media_type=JSON)

@@ -1,0 +1,178 @@
+"""What every body has in common: strictness, and the fields that several routes share.
+
+Owns: the base of all bodies; the fields of sampling, of stopping and of the ignore list, with
+their ranges, and how they become the options of a generation.
+May not know: routes, engines, how an answer looks.
+Read next: `chat.py`, `completions.py`.
+
+A field that is not declared is refused by name. One that OpenAI's API has and this server does
+not is declared `Unsupported`, so that the refusal says so; null is nobody's wish, and passes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from firsthand.errors import InvalidRequest
+from firsthand.generation.options import Options
+from firsthand.request import (
+    MAX_BIASED_TOKENS,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_SEED,
+    MAX_STOP_IDS,
+    MAX_TOP_K,
+    MIN_REPETITION_PENALTY,
+    Priority,
+)
+from firsthand.text.stops import MAX_STOP_CHARS, MAX_STOPS
+
+MAX_ID = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
+MAX_PRIORITY = 1000
+
+
+def _refuse(value: object) -> object:
+    if value is not None:
+        raise PydanticCustomError("unsupported_parameter", "this server does not support it")
+    return value
+
+
+Unsupported = Annotated[None, BeforeValidator(_refuse)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]
+Name = Annotated[str, Field(max_length=512)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+PriorityWord = Literal["urgent", "normal", "background"]
+PriorityInput = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | PriorityWord
+
+
+class Strict(BaseModel):
+    """The base of every body that comes in."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        frozen=True,
+        protected_namespaces=(),
+        populate_by_name=False,
+    )
+
+
+class Reply(BaseModel):
+    """The base of what goes out: it documents; replies are built as plain values."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+class Ignored(Strict):
+    """The ignore list: fields that change nothing here and are taken without a word."""
+
+    user: Name | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    store: Literal[False] | None = None
+    service_tier: Name | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+    prompt_cache_retention: Name | None = None
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class Sampling(Strict):
+    """How tokens are chosen and where an answer ends, in OpenAI's words and in vLLM's."""
+
+    model: Name | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=100)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Annotated[dict[str, Number], Field(max_length=MAX_BIASED_TOKENS)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=MAX_SEED)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    priority: PriorityInput | None = None
+    return_token_ids: bool | None = None
+    timings_per_token: bool | None = None
+    firsthand_timings: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    prompt_logprobs: Unsupported = None
+    structured_outputs: Unsupported = None
+
+    @property
+    def wants_timings(self) -> bool:
+        return bool(self.timings_per_token or self.firsthand_timings)
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class Logprobs(Strict):
+    """Chat's form: a switch, and how many alternatives."""
+
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+
+
+def options_of(body: Sampling) -> Options:
+    """The options of a generation that all routes read alike; raises InvalidRequest."""
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options", "only a stream has them")
+    top_k = body.top_k
+    given: dict[str, Any] = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": 0 if top_k == -1 else top_k,  # -1 is vLLM's word for off
+        "min_p": body.min_p,
+        "repetition_penalty": body.repetition_penalty,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "logit_bias": None if body.logit_bias is None else _bias(body.logit_bias),
+        "seed": None if body.seed is None else body.seed % (MAX_SEED + 1),
+        "stop": body.stop,
+        "stop_token_ids": body.stop_token_ids,
+        "ignore_end": body.ignore_eos,
+        "min_tokens": body.min_tokens,
+        "priority": None if body.priority is None else priority_of(body.priority),
+    }
+    options: Options = {}
+    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    return options
+
+
+def priority_of(given: int | str) -> str:
+    """Lower is earlier, as in vLLM: below 0 is urgent, above 0 background. Or the word itself."""
+    if isinstance(given, str):
+        return given
+    if given == 0:
+        return Priority.NORMAL.value
+    return (Priority.URGENT if given < 0 else Priority.BACKGROUND).value
+
+
+def _bias(given: dict[str, float]) -> dict[int, float]:
+    bias: dict[int, float] = {}
+    for name, value in given.items():
+        if not re.fullmatch(r"[0-9]{1,10}", name, re.ASCII):
+            raise InvalidRequest("logit_bias", "its names are token ids")
+        if int(name) in bias:
+            raise InvalidRequest("logit_bias", f"token {int(name)} is given twice")
+        bias[int(name)] = value
+    return bias

@@ -1,0 +1,123 @@
+"""The body and the reply of `/v1/chat/completions`, in OpenAI's form with vLLM's extensions.
+
+Owns: its fields. May not know: routes, how an answer comes to be.
+Read next: `base.py`, `../routes/chat.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from firsthand.server.wire.base import (
+    MAX_TOKENS,
+    Ignored,
+    Logprobs,
+    Reply,
+    Sampling,
+    Strict,
+    Unsupported,
+)
+from firsthand.server.wire.replies import Timings, Usage
+from firsthand.text.templates import MAX_MESSAGES
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Strict):
+    """One message. What a reply of ours holds may be sent back as it is."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: Annotated[str, Field(max_length=256)] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Unsupported = None
+    tool_call_id: Unsupported = None
+    function_call: Unsupported = None
+    refusal: Unsupported = None
+    audio: Unsupported = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text"]
+
+
+class ChatTemplateInput(Strict):
+    """What a template gets: `/v1/chat/completions`, its render, and `/tokenize` share it."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+
+
+class ChatBody(ChatTemplateInput, Sampling, Logprobs, Ignored):
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Unsupported = None
+    tool_choice: Unsupported = None
+    parallel_tool_calls: Unsupported = None
+    functions: Unsupported = None
+    function_call: Unsupported = None
+    reasoning_effort: Unsupported = None
+    verbosity: Unsupported = None
+    prediction: Unsupported = None
+    modalities: Unsupported = None
+    audio: Unsupported = None
+    web_search_options: Unsupported = None
+    moderation: Unsupported = None
+    prompt_cache_options: Unsupported = None
+
+
+class TopLogprob(Reply):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprobs(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(Reply):
+    content: list[TokenLogprobs]
+    refusal: None
+
+
+class AnswerMessage(Reply):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(Reply):
+    index: int
+    message: AnswerMessage
+    logprobs: ChoiceLogprobs | None
+    finish_reason: Literal["stop", "length"]
+    stop_reason: int | str | None
+
+
+class ChatReply(Reply):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: Timings | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class RenderReply(Reply):
+    prompt: str
+    token_ids: list[int]
+    count: int
+    max_model_len: int

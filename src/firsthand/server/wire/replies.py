@@ -1,0 +1,80 @@
+"""Parts that several replies share.
+
+Owns: usage and timings, as documents of their form. May not know: how they are measured.
+Read next: `chat.py`, `../writing.py` (who fills them).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from firsthand.server.wire.base import Reply
+
+
+class CachedTokens(Reply):
+    cached_tokens: int
+
+
+class ReasoningTokens(Reply):
+    reasoning_tokens: int
+
+
+class Usage(Reply):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
+
+
+class Timings(Reply):
+    """Milliseconds; the names are llama.cpp's, and two of our own."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float | None
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float | None
+    predicted_per_second: float | None
+    queue_ms: float
+    ttft_ms: float
+
+
+class ErrorFields(Reply):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(Reply):
+    """What every failure looks like."""
+
+    error: ErrorFields
+
+
+class ModelCard(Reply):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    max_model_len: int
+    firsthand_manifest_sha256: str | None
+
+
+class ModelList(Reply):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class StatusReply(Reply):
+    status: str
+
+
+class VersionReply(Reply):
+    version: str

@@ -1,0 +1,120 @@
+"""Completions and chunks in the words of OpenAI's API.
+
+Owns: usage, timings, log-probabilities, the reason of an end, ids of replies.
+May not know: routes, sockets, how an answer comes to be.
+Read next: `routes/chat.py`, `routes/completions.py`.
+
+`finish_reason` is OpenAI's word (`stop` or `length`); `stop_reason` is our cause: null for
+max_tokens, `eos`, the stop string, the stop id, `context` (the window is full), `repetition`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from firsthand.generation.completion import Completion, TokenLogprob
+from firsthand.generation.service import StreamUsage
+from firsthand.request import FinishReason
+
+
+def new_id(prefix: str) -> str:
+    """Of a reply: `chatcmpl-…`, `cmpl-…`, `resp_…`."""
+    return f"{prefix}{secrets.token_hex(12)}"
+
+
+def now() -> int:
+    return int(time.time())
+
+
+def usage(used: StreamUsage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "total_tokens": used.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": used.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def stop_reason(completion: Completion) -> int | str | None:
+    match completion.finish.reason:
+        case FinishReason.END_TOKEN:
+            return "eos"
+        case FinishReason.STOP_STRING | FinishReason.STOP_ID:
+            return completion.finish.cause
+        case FinishReason.CONTEXT | FinishReason.REPETITION as reason:
+            return reason.value
+        case _:
+            return None
+
+
+def timings(completion: Completion, cached_tokens: int) -> dict[str, Any]:
+    """The object that llama.cpp's users know, with the wait in the queue and to the first token."""
+    report = completion.report
+    num_later = len(report.token_ms)
+    num_computed = max(1, report.num_prompt_tokens - cached_tokens)
+    return {
+        "cache_n": cached_tokens,
+        "prompt_n": report.num_prompt_tokens,
+        "prompt_ms": report.prompt_ms,
+        "prompt_per_token_ms": report.prompt_ms / num_computed,
+        "prompt_per_second": report.prompt_per_second,
+        "predicted_n": report.num_tokens,
+        "predicted_ms": report.predicted_ms,
+        "predicted_per_token_ms": report.predicted_ms / num_later if num_later else None,
+        "predicted_per_second": report.predicted_per_second,
+        "queue_ms": report.queue_ms,
+        "ttft_ms": report.ttft_ms,
+    }
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+    if entries is None:
+        return None
+    return {"content": [_chat_entry(entry) for entry in entries], "refusal": None}
+
+
+def _chat_entry(entry: TokenLogprob) -> dict[str, Any]:
+    return {
+        "token": entry.text,
+        "logprob": entry.logprob,
+        "bytes": list(entry.raw),
+        "top_logprobs": [
+            {"token": text, "logprob": logprob, "bytes": _bytes(text)}
+            for _, text, logprob in entry.top
+        ],
+    }
+
+
+def _bytes(text: str) -> list[int] | None:
+    """Unknown where the text stands for half a character."""
+    return None if "\ufffd" in text else list(text.encode())
+
+
+def completion_logprobs(
+    entries: Sequence[TokenLogprob] | None, offset: int
+) -> dict[str, Any] | None:
+    """The older form. `offset` is where the text of the first entry begins, in characters."""
+    if entries is None:
+        return None
+    offsets = []
+    for entry in entries:
+        offsets.append(offset)
+        offset += len(entry.text)
+    return {
+        "tokens": [entry.text for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [{text: value for _, text, value in entry.top} for entry in entries],
+        "text_offset": offsets,
+    }
+
+
+def finish(completion: Completion | None) -> dict[str, Any]:
+    """The two fields of an end; null and absent before it."""
+    if completion is None:
+        return {"finish_reason": None}
+    reason = completion.finish.reason.openai
+    return {"finish_reason": reason, "stop_reason": stop_reason(completion)}

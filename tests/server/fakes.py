@@ -1,0 +1,211 @@
+"""A service whose answers are written down beforehand, for what a real engine does not do on
+demand: wait, fail in the middle, hold text back.
+
+Owns: `FakeService` and `Script`. May not know: the routes. Read next: `conftest.py`.
+
+One token per byte of text, as the micro model has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firsthand.engine.facts import StepFacts
+from firsthand.errors import ContextLengthExceeded, InvalidRequest
+from firsthand.generation.completion import Chunk, Completion, TokenLogprob
+from firsthand.generation.options import Options, read_options
+from firsthand.generation.report import LoadTimes, Memory, Report
+from firsthand.generation.service import (
+    AsyncTextStream,
+    Load,
+    ModelFacts,
+    Prompt,
+    Service,
+    ServiceState,
+    Status,
+    StreamUsage,
+)
+from firsthand.request import Finish, FinishReason, Usage
+
+CONTEXT = 512
+END = 256
+
+
+@dataclass
+class Script:
+    """The pieces of each answer, and how it ends. `fault` is raised after the pieces."""
+
+    pieces: Sequence[str] = ("Hel", "lo")
+    finish: Finish = field(default_factory=lambda: Finish(FinishReason.END_TOKEN, END))
+    pause_s: float = 0.0
+    fault: Exception | None = None
+    endless: bool = False
+
+
+def report(num_prompt: int, num_tokens: int) -> Report:
+    return Report(
+        load=LoadTimes(1, 1, 1, 1, 1, 5),
+        memory=Memory(1, 1, 1, 1, 1),
+        num_prompt_tokens=num_prompt,
+        num_tokens=num_tokens,
+        tokenize_ms=0.1,
+        queue_ms=0.2,
+        prompt_ms=3.0,
+        token_ms=(1.0,) * max(0, num_tokens - 1),
+        forward_ms=1.0,
+        sample_ms=1.0,
+        detokenize_ms=0.1,
+        ttft_ms=3.3,
+        total_ms=5.0,
+        num_steps=num_tokens,
+        peak_batch=1,
+    )
+
+
+class FakeStream(AsyncTextStream):
+    def __init__(self, script: Script, prompt: Prompt, n: int, logprobs: bool) -> None:
+        self._script = script
+        self._prompt = prompt
+        self._logprobs = logprobs
+        self._chunks = self._make(n)
+        self.num_tokens = 0
+        self.is_closed = False
+        self.has_ended = False
+
+    @property
+    def request_id(self) -> str:
+        return "request-1"
+
+    @property
+    def prompt(self) -> Prompt:
+        return self._prompt
+
+    @property
+    def usage(self) -> StreamUsage:
+        return StreamUsage(self._prompt.num_tokens, self.num_tokens, 0)
+
+    async def __anext__(self) -> Chunk:
+        return await anext(self._chunks)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    async def _make(self, n: int) -> Any:
+        pieces = self._script.pieces
+        texts = dict.fromkeys(range(n), "")
+        while True:
+            for piece in pieces:
+                for index in range(n):
+                    await asyncio.sleep(self._script.pause_s)
+                    texts[index] += piece
+                    ids = tuple(piece.encode())
+                    self.num_tokens += len(ids)
+                    yield Chunk(piece, ids, self._entries(piece), index=index)
+            if not self._script.endless:
+                break
+        if self._script.fault is not None:
+            raise self._script.fault
+        for index in range(n):
+            text = texts[index]
+            count = len(text.encode())
+            completion = Completion(
+                text=text,
+                token_ids=tuple(text.encode()),
+                finish=self._script.finish,
+                usage=Usage(self._prompt.num_tokens, count),
+                seed=0,
+                report=report(self._prompt.num_tokens, count),
+                logprobs=self._entries(text),
+                index=index,
+            )
+            yield Chunk("", (), self._entries(""), completion, index)
+        self.has_ended = True
+
+    def _entries(self, text: str) -> tuple[TokenLogprob, ...] | None:
+        if not self._logprobs:
+            return None
+        return tuple(
+            TokenLogprob(byte, chr(byte), bytes((byte,)), -0.5, ((byte, chr(byte), -0.5),))
+            for byte in text.encode()
+        )
+
+
+class FakeService(Service):
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script()
+        self.streams: list[FakeStream] = []
+        self.options: list[Options] = []
+        self.status = Status.READY
+        self.fault: Exception | None = None  # raised by `submit`
+
+    @property
+    def state(self) -> ServiceState:
+        return ServiceState(self.status, "", 1.0, 0.1, 0.1, 0, 1)
+
+    @property
+    def model(self) -> ModelFacts:
+        return ModelFacts("micro", 1, CONTEXT, 257, (END,), True, "template", "micro", 8, 32, 16)
+
+    @property
+    def load(self) -> Load:
+        none = (0, 0, 0)
+        return Load(0, 0, 0, none, none, 0, 32, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
+
+    def clock(self) -> float:
+        return 0.0
+
+    def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def listen_state(self, listener: Callable[[ServiceState], None]) -> Callable[[], None]:
+        return lambda: None
+
+    async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
+        return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)
+
+    def prompt_of(self, token_ids: Sequence[int]) -> Prompt:
+        return Prompt(tuple(token_ids), True, 0.0, 0.0)
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        return await self.tokenize(text + "assistant: " * add_generation_prompt)
+
+    async def detokenize(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
+        return bytes(token_ids).decode("utf-8", "replace")
+
+    def token_text(self, token_id: int) -> str:
+        return chr(token_id)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        options: Options,
+        *,
+        n: int = 1,
+        skip_special_tokens: bool = True,
+        include_stop_string: bool = False,
+    ) -> AsyncTextStream:
+        if self.fault is not None:
+            raise self.fault
+        read_options({**options, "n": n}, frozenset((END,)))
+        if not prompt.token_ids:
+            raise InvalidRequest("prompt", "must hold at least one token")
+        if any(not 0 <= token_id < 257 for token_id in prompt.token_ids):
+            raise InvalidRequest("prompt", "a token id is outside the vocabulary")
+        if prompt.num_tokens >= CONTEXT:
+            raise ContextLengthExceeded("prompt", f"{prompt.num_tokens} tokens, room for {CONTEXT}")
+        self.options.append(options)
+        stream = FakeStream(self.script, prompt, n, options.get("logprobs") is not None)
+        self.streams.append(stream)
+        return stream
