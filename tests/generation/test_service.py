@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,7 +139,7 @@ def test_what_ends_a_text_is_part_of_it_when_asked(micro: ServiceOptions) -> Non
         force: Options = {"logit_bias": {65: 100.0}, "max_tokens": 4, "stop": "A"}
 
         async def text(**how: bool) -> str:
-            return (await service.submit(prompt, force, **how).completions())[0].text  # type: ignore[arg-type]
+            return (await service.submit(prompt, force, **how).completions())[0].text
 
         assert (await text(), await text(include_stop_string=True)) == ("", "A")
         force = {"logit_bias": {256: 100.0}, "max_tokens": 2, "ignore_end": True}
@@ -404,7 +404,7 @@ def test_sleep_gives_the_memory_back_and_wake_serves_again(micro: ServiceOptions
 
 
 def test_closing_ends_what_is_open(micro: ServiceOptions) -> None:
-    async def work(service: Service) -> Coroutine[Any, Any, list[Completion]]:
+    async def work(service: Service) -> None:
         stream = service.submit(await service.tokenize("hello"), LONG)
         await service.close()
         await service.close()
@@ -414,7 +414,6 @@ def test_closing_ends_what_is_open(micro: ServiceOptions) -> None:
             await service.wait_ready()
         await service.wake()
         assert service.state.status is Status.CLOSED
-        return None  # type: ignore[return-value]
 
     run(work, micro)
 

@@ -188,7 +188,7 @@ def _facts(loaded: LoadedModel, longest_step_ms: float) -> EngineFacts:
     held, store = loaded.executor.memory(), loaded.store
     return EngineFacts(
         limits=loaded.limits,
-        num_blocks=loaded.num_pool_blocks,
+        num_blocks=loaded.budget.num_blocks,
         block_size=store.block_size,
         block_bytes=store.resident_bytes(store.block_size),
         load=loaded.times,
