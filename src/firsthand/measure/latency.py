@@ -12,6 +12,7 @@ whose own buffer is as large as the weights.
 from __future__ import annotations
 
 import re
+import secrets
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -126,7 +127,14 @@ def measure_speed(llm: LLM, prompt_tokens: int, output_tokens: int, repeats: int
 
 
 def run_once(llm: LLM, prompt: Sequence[int], output_tokens: int) -> Report:
-    stream = llm.stream(prompt, max_tokens=output_tokens, temperature=0, ignore_end=True)
+    """With a salt of its own: nothing that an earlier run computed may be found."""
+    stream = llm.stream(
+        prompt,
+        max_tokens=output_tokens,
+        temperature=0,
+        ignore_end=True,
+        cache_salt=secrets.token_hex(8),
+    )
     return stream.completion().report
 
 

@@ -12,6 +12,7 @@ commit, events, and what the readers of the streams take from the engine's threa
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -110,11 +111,15 @@ def distinct_prompts(count: int, num_tokens: int, vocab_size: int) -> list[list[
 
 
 def run_once(llm: LLM, prompts: Sequence[Sequence[int]], output_tokens: int) -> Run:
+    """With a salt of its own: nothing that an earlier run computed may be found."""
+    salt = secrets.token_hex(8)
     steps: list[StepFacts] = []
     with llm.listening(steps.append):
         started_s = time.perf_counter()
         streams = [
-            llm.stream(prompt, max_tokens=output_tokens, temperature=0, ignore_end=True)
+            llm.stream(
+                prompt, max_tokens=output_tokens, temperature=0, ignore_end=True, cache_salt=salt
+            )
             for prompt in prompts
         ]
         for stream in streams:
