@@ -90,7 +90,7 @@ def test_an_evicted_sequence_keeps_its_tokens_and_computes_them_again() -> None:
 def test_sched_4_an_evicted_sequence_returns_before_new_ones_of_its_class() -> None:
     """Also before those that came earlier, and smaller ones that would fit already."""
     bench = Bench(sequences=3, blocks=4, size=2, policy=EAGER)
-    bench.add("first", prompt=3, new=3)
+    bench.add("first", prompt=3, new=5)
     bench.add("evicted", prompt=4, new=4)
     bench.add("earlier", prompt=2, new=2)
     assert bench.step() == ["first", "evicted"]
