@@ -422,7 +422,7 @@ def test_what_is_wrong_with_a_model_reaches_the_caller_typed(
     micro_folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelNotFound):
-        run(lambda service: asyncio.sleep(0), ServiceOptions(tmp_path / "none", LOAD))
+        asyncio.run(Service.start(ServiceOptions(tmp_path / "none", LOAD)))
     for file in micro_folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = tmp_path / "model.safetensors"

@@ -275,7 +275,7 @@ class Remote:
             ending = await process.end()
         if hung is not None:
             return hung
-        return ending if self._fault is None else f"{ending}: {self._fault}"
+        return ending if self._fault is None else str(self._fault)
 
     async def _attend(self, process: EngineProcess) -> str | None:
         """Ping it until it ends; None. Or until it has to be ended: why."""
