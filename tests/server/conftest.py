@@ -1,19 +1,30 @@
-"""Servers for the tests of this folder: one with written answers, in process.
+"""Servers for the tests of this folder: with written answers in process, and with a real engine.
 
 Owns: the fixtures. May not know: any route. Read next: `fakes.py`, `running.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
+from openai import OpenAI
+from starlette.types import ASGIApp
 
+from firsthand.cli.micro_model import write_micro_model
+from firsthand.generation.loading import LoadOptions
+from firsthand.generation.service import Service, ServiceOptions
 from firsthand.server.app import build_app
 from firsthand.server.house import House
 from firsthand.server.metrics import Metrics
+from firsthand.server.sse import StreamSettings
 from tests.server.fakes import FakeService
+from tests.server.running import Running, serving
 
 Client = Callable[..., httpx.Response]
 
@@ -31,8 +42,6 @@ def house(service: FakeService) -> House:
 @pytest.fixture
 def ask(house: House) -> Client:
     """One request to the app, without a socket; `ask("POST", "/x", json=…)`."""
-    import asyncio
-
     app = build_app(house)
 
     def send(method: str, path: str, **more: object) -> httpx.Response:
@@ -44,3 +53,47 @@ def ask(house: House) -> Client:
         return asyncio.run(run())
 
     return send
+
+
+@pytest.fixture(scope="session")
+def micro_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_micro_model(tmp_path_factory.mktemp("micro"))
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server with a real engine behind it."""
+
+    running: Running
+    service: Service
+    house: House
+
+    @property
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.running.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def live(micro_folder: Path) -> Iterator[Live]:
+    with live_server(ServiceOptions(micro_folder, LoadOptions(threads=1), name="micro")) as server:
+        yield server
+
+
+@contextmanager
+def live_server(options: ServiceOptions) -> Iterator[Live]:
+    made: list[tuple[Service, House]] = []
+
+    async def make() -> ASGIApp:
+        service = await Service.start(options)
+        await service.wait_ready()
+        stream = StreamSettings(ping_s=0.3, stall_s=2.0)
+        house = House({str(options.name): service}, Metrics(), stream=stream)
+        made.append((service, house))
+        return build_app(house)
+
+    async def close() -> None:
+        for service, _ in made:
+            await service.close()
+
+    with serving(make, close) as running:
+        yield Live(running, *made[0])

@@ -24,13 +24,18 @@ from firsthand.server.routes.embeddings import EmbeddingsBody, embeddings_router
 from firsthand.server.routes.models import models_router
 from firsthand.server.routes.operations import operations_router
 from firsthand.server.routes.predict import predict_router
+from firsthand.server.routes.responses import responses_router
 from firsthand.server.routes.tokens import tokens_router
 from firsthand.server.wire.chat import ChatBody
 from firsthand.server.wire.completions import CompletionBody
 from firsthand.server.wire.predict import PredictBody
+from firsthand.server.wire.responses import ResponsesBody
 from firsthand.server.wire.tokens import DetokenizeBody, TokenizeBody
 
-BODIES = (ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody, PredictBody, TokenizeBody)
+BODIES = (
+    *(ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody),
+    *(PredictBody, ResponsesBody, TokenizeBody),
+)
 
 
 def build_app(house: House) -> ASGIApp:
@@ -66,6 +71,7 @@ def build_routes(house: House) -> FastAPI:
         completions_router(house),
         embeddings_router(house),
         models_router(house),
+        responses_router(house),
         predict_router(house),
         tokens_router(house),
         operations_router(house),

@@ -1,0 +1,132 @@
+"""The body and the reply of `/v1/responses`, for text.
+
+Owns: its fields. May not know: routes, how an answer comes to be.
+Read next: `../routes/responses.py`, `chat.py`.
+
+Nothing is stored, so what refers to an earlier response is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from firsthand.request import MAX_LOGPROBS, MAX_SEED, MAX_TOP_K
+from firsthand.server.wire.base import (
+    MAX_TOKENS,
+    Ignored,
+    Name,
+    PriorityInput,
+    Reply,
+    Strict,
+    Unsupported,
+)
+from firsthand.text.templates import MAX_MESSAGES
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class InputText(Strict):
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: list[Any] | None = None  # of an earlier answer that is sent back
+
+
+class InputMessage(Strict):
+    """A message of the conversation; an earlier answer of ours may be sent back as it is."""
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[InputText]
+    id: Name | None = None
+    status: Literal["completed", "incomplete", "in_progress"] | None = None
+
+
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class TextSettings(Strict):
+    format: TextFormat | None = None
+    verbosity: Unsupported = None
+
+
+class ResponseStreamOptions(Strict):
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponsesBody(Ignored):
+    input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    model: Name | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K)] | None = None
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    priority: PriorityInput | None = None
+    include: (
+        Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=1)] | None
+    ) = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    text: TextSettings | None = None
+    truncation: Literal["disabled"] | None = None
+    background: Literal[False] | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    tools: Unsupported = None
+    tool_choice: Unsupported = None
+    parallel_tool_calls: Unsupported = None
+    max_tool_calls: Unsupported = None
+    previous_response_id: Unsupported = None
+    conversation: Unsupported = None
+    prompt: Unsupported = None
+    reasoning: Unsupported = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.include) or self.top_logprobs is not None
+
+
+class InputDetails(Reply):
+    cached_tokens: int
+
+
+class OutputDetails(Reply):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Reply):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class OutputText(Reply):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[Any]
+
+
+class OutputMessage(Reply):
+    type: Literal["message"]
+    id: str
+    status: Literal["completed", "incomplete", "in_progress"]
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class ResponsesReply(Reply):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete", "in_progress"]
+    model: str
+    output: list[OutputMessage]
+    usage: ResponseUsage | None
+    metadata: dict[str, str]
