@@ -34,19 +34,23 @@ class Boundary:
         named = "request_id" in state
         request_id = state.setdefault("request_id", choose_request_id(scope["headers"]))
         headers = [] if named else [(REQUEST_ID, request_id.encode("ascii"))]
-        started = False
+        started = complete = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
+            nonlocal started, complete
             if message["type"] == "http.response.start":
                 started = True
                 message = {**message, "headers": [*message.get("headers", ()), *headers]}
+            else:
+                complete = not message.get("more_body", False)
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
             _LOG.exception("request %s: unexpected fault", request_id)
+            if complete:
+                return
             if started:  # half a reply: all that is left is to close the connection
                 raise
             await internal_error(request_id).response()(scope, receive, send_with_id)

@@ -152,6 +152,7 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(Refusal, known)
     app.add_exception_handler(FirsthandError, known)
+    app.add_exception_handler(Exception, known)  # it goes on to the boundary, which logs it
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, validation)
 

@@ -1,0 +1,252 @@
+"""Every way to be refused has one shape, the right status, and says nothing of us."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from firsthand.errors import CapacityExceeded, EngineError, EngineUnavailable, UnsupportedModel
+from tests.server.fakes import FakeService
+
+Ask = Callable[..., httpx.Response]
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello!"}]
+JSON = {"content-type": "application/json"}
+
+
+def check(reply: httpx.Response, status: int, code: str | None, param: str | None = None) -> None:
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-request-id"]
+    assert set(reply.json()) == {"error"}
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["code"], error["param"]) == (code, param), error
+    assert not re.search(r"0x[0-9a-f]{8}|/tmp/|Traceback", error["message"])
+
+
+def test_api_7_routes_and_methods(ask: Ask) -> None:
+    check(ask("GET", "/nope"), 404, "not_found")
+    check(ask("GET", "/health/"), 404, "not_found")
+    wrong = ask("GET", CHAT)
+    check(wrong, 405, None)
+    assert wrong.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe{",
+        '{"prompt": "数据"}'.encode("gbk"),
+        '{"prompt": "a"}'.encode("utf-16"),
+        b'{"a":',
+        b"",
+        b"[]",
+        b'"x"',
+        b"null",
+        b"[" * 100_000,
+        b'{"prompt": ' + b"[" * 5000,
+        b'{"prompt": "a", "seed": ' + b"1" * 10_000 + b"}",
+        b'{"prompt": "a", "temperature": NaN}',
+        b'{"prompt": "a", "temperature": 1e999}',
+        b'{"prompt": "a", "prompt": "b"}',
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+    ],
+    ids=range(16),
+)
+def test_api_1_2_3_bodies_that_are_no_json(ask: Ask, content: bytes) -> None:
+    reply = ask("POST", "/v1/completions", content=content, headers=JSON)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert "数据" not in reply.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {},
+        {"content-type": "application/json; charset=gbk"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+        {"content-type": "multipart/form-data; boundary=x"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/msgpack"},
+    ],
+)
+def test_types_that_are_not_taken(ask: Ask, headers: dict[str, str]) -> None:
+    reply = ask("POST", "/v1/completions", content=b'{"prompt": "a"}', headers=headers)
+    check(reply, 415, "unsupported_media_type")
+
+
+def test_a_body_too_large(ask: Ask) -> None:
+    content = b'{"prompt": "' + b"x" * (8 * 1024 * 1024) + b'"}'
+    check(ask("POST", "/v1/completions", content=content, headers=JSON), 413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "param"),
+    [
+        ({"max_tokens": -1}, "invalid_value", "max_tokens"),
+        ({"max_tokens": 2**31}, "invalid_value", "max_tokens"),
+        ({"max_tokens": 10**18}, "invalid_value", "max_tokens"),
+        ({"max_tokens": "10"}, "invalid_value", "max_tokens"),
+        ({"max_tokens": 1.5}, "invalid_value", "max_tokens"),
+        ({"max_tokens": True}, "invalid_value", "max_tokens"),
+        ({"max_completion_tokens": 0}, "invalid_value", "max_completion_tokens"),
+        ({"temperature": "NaN"}, "invalid_value", "temperature"),
+        ({"temperature": -0.1}, "invalid_value", "temperature"),
+        ({"top_p": 0}, "invalid_value", "top_p"),
+        ({"n": 10**5}, "invalid_value", "n"),
+        ({"n": 0}, "invalid_value", "n"),
+        ({"stop": ""}, "invalid_value", "stop"),
+        ({"stop": [""]}, "invalid_value", "stop[0]"),
+        ({"stop": [1]}, "invalid_value", "stop[0]"),
+        ({"stop": ["a"] * 5}, "invalid_value", "stop"),
+        ({"stop_token_ids": [-1]}, "invalid_value", "stop_token_ids[0]"),
+        ({"stop_token_ids": [10**12]}, "invalid_value", "stop_token_ids[0]"),
+        ({"logit_bias": {"-1": 1}}, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"a": 1}}, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
+        ({"top_logprobs": 2}, "invalid_value", "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
+        ({"logprobs": 1}, "invalid_value", "logprobs"),
+        ({"stream": 1}, "invalid_value", "stream"),
+        ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"messages": None}, "invalid_value", "messages"),
+        ({"messages": [{"role": "x", "content": "a"}]}, "invalid_value", "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "invalid_value",
+            "messages[0].content[0].type",
+        ),
+        ({"tools": []}, "unsupported_parameter", "tools"),
+        ({"tool_choice": "auto"}, "unsupported_parameter", "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "invalid_value", "response_format.type"),
+        ({"structured_outputs": {"regex": "("}}, "unsupported_parameter", "structured_outputs"),
+        ({"prompt_logprobs": 1}, "unsupported_parameter", "prompt_logprobs"),
+        ({"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
+        ({"chat_template": "{{ 1 }}"}, "unsupported_parameter", "chat_template"),
+        ({"store": True}, "invalid_value", "store"),
+        ({"max_tokenz": 1}, "unsupported_parameter", "max_tokenz"),
+        ({"model": "other"}, "model_not_found", "model"),
+        ({"model": 1}, "invalid_value", "model"),
+        ({"priority": "first"}, "invalid_value", "priority"),
+        (
+            {"add_generation_prompt": True, "continue_final_message": True},
+            "invalid_value",
+            "continue_final_message",
+        ),
+    ],
+)
+def test_fields_are_refused_by_name(
+    ask: Ask, more: dict[str, object], code: str, param: str
+) -> None:
+    """STOP-3, STOP-5, STOP-9, S-40, S-44 …"""
+    asked = {"messages": HELLO, **more}
+    check(ask("POST", CHAT, json=asked), 404 if code == "model_not_found" else 400, code, param)
+
+
+@pytest.mark.parametrize(
+    "prompt", [[[-1]], [2**40], [1, "a"], [True], [], [[]], ["a", 1], {"a": 1}, 7, [1.5], None]
+)
+def test_prompt_9_prompts_that_are_none(ask: Ask, prompt: object) -> None:
+    reply = ask("POST", "/v1/completions", json={"prompt": prompt})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"].startswith("prompt")
+
+
+def test_s_40_answers_are_bounded(ask: Ask, service: FakeService) -> None:
+    asked = {"prompt": ["a"] * 100, "n": 3}
+    check(ask("POST", "/v1/completions", json=asked), 400, "invalid_value", "n")
+    check(
+        ask("POST", "/v1/completions", json={"prompt": ["a"] * 10**4}),
+        400,
+        "invalid_value",
+        "prompt",
+    )
+    asked = {"prompt": "a", "best_of": 2}
+    check(ask("POST", "/v1/completions", json=asked), 400, "invalid_value", "best_of")
+    assert not service.streams
+
+
+def test_one_bad_prompt_of_several_leaves_none_behind(ask: Ask, service: FakeService) -> None:
+    asked = {"prompt": [[1], [256], [300]]}
+    check(ask("POST", "/v1/completions", json=asked), 400, "invalid_value", "prompt")
+    assert [stream.is_closed for stream in service.streams] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"],
+)
+def test_the_ignore_list_is_taken(ask: Ask, service: FakeService, field: str) -> None:
+    values = {"metadata": {"a": "b"}, "store": False}
+    asked = {"messages": HELLO, field: values.get(field, "x")}
+    assert ask("POST", CHAT, json=asked).status_code == 200
+    assert set(service.options[0]) == {"max_tokens"}
+
+
+def test_null_is_nobodys_wish(ask: Ask) -> None:
+    names = ("tools", "max_tokens", "n", "stop", "seed", "logit_bias", "stream", "response_format")
+    asked = {"messages": HELLO, **dict.fromkeys(names)}
+    assert ask("POST", CHAT, json=asked).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        (CapacityExceeded("1040 requests are in progress"), 503, "queue_full"),
+        (EngineUnavailable("pid 7 died by 0xdeadbeef11"), 503, "loading"),
+        (EngineError("0xdeadbeef11"), 500, "internal_error"),
+        (UnsupportedModel("no"), 400, "unsupported_parameter"),
+        (RuntimeError("/tmp/secret 0xdeadbeef11"), 500, "internal_error"),
+    ],
+)
+def test_faults_of_ours(
+    ask: Ask,
+    service: FakeService,
+    fault: Exception,
+    status: int,
+    code: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S-73: the reply of a 500 has the request's id and nothing of the fault."""
+    service.fault = fault
+    caplog.set_level(logging.CRITICAL)
+    reply = ask("POST", CHAT, json={"messages": HELLO}, headers={"x-request-id": "mine"})
+    check(reply, status, code)
+    assert reply.headers["x-request-id"] == "mine"
+    if status == 500:
+        assert "mine" in reply.json()["error"]["message"]
+    if status == 503:
+        assert int(reply.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("given", ["a b", "x" * 129, "é", "http://x/", ""])
+def test_s_51_foreign_request_ids_are_replaced(ask: Ask, given: str) -> None:
+    reply = ask("GET", "/version", headers={"x-request-id": given.encode()})
+    assert reply.headers["x-request-id"].startswith("req-")
+
+
+def test_headers_that_are_options(ask: Ask, service: FakeService) -> None:
+    headers = {"x-priority": "-3", "x-request-deadline-ms": "1500"}
+    asked = {"messages": HELLO, "priority": "background"}
+    assert ask("POST", CHAT, json=asked, headers=headers).status_code == 200
+    assert service.options[0]["priority"] == "urgent"
+    assert service.options[0]["timeout_s"] == 1.5
+    for name, value in (("X-Priority", "soon"), ("X-Request-Deadline-Ms", "-1")):
+        check(ask("POST", CHAT, json=asked, headers={name: value}), 400, "invalid_value", name)
+
+
+def test_the_shape_is_the_documented_one(ask: Ask) -> None:
+    shape = json.dumps(ask("GET", "/nope").json())
+    assert re.fullmatch(
+        r'\{"error": \{"message": .*, "type": .*, "param": .*, "code": .*\}\}', shape
+    )
