@@ -29,6 +29,7 @@ from firsthand.generation.service import (
     StreamUsage,
 )
 from firsthand.request import Finish, FinishReason, Usage
+from firsthand.text.templates import check_messages
 
 CONTEXT = 512
 END = 256
@@ -178,11 +179,14 @@ class FakeService(Service):
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        checked = check_messages(messages)
+        text = "".join(f"{message['role']}: {message['content']}\n" for message in checked)
         return await self.tokenize(text + "assistant: " * add_generation_prompt)
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
-        return bytes(token_ids).decode("utf-8", "replace")
+        if any(token_id > END for token_id in token_ids):
+            raise InvalidRequest("token_ids", "outside the vocabulary")
+        return bytes(one for one in token_ids if one < END).decode("utf-8", "replace")
 
     def token_text(self, token_id: int) -> str:
         return chr(token_id)

@@ -133,7 +133,7 @@ def test_a_body_too_large(ask: Ask) -> None:
         ({"prompt_logprobs": 1}, "unsupported_parameter", "prompt_logprobs"),
         ({"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
         ({"chat_template": "{{ 1 }}"}, "unsupported_parameter", "chat_template"),
-        ({"store": True}, "invalid_value", "store"),
+        ({"store": True}, "unsupported_parameter", "store"),
         ({"max_tokenz": 1}, "unsupported_parameter", "max_tokenz"),
         ({"model": "other"}, "model_not_found", "model"),
         ({"model": 1}, "invalid_value", "model"),

@@ -17,18 +17,18 @@ HELLO = [{"role": "user", "content": "Hello!"}]
 def test_models(live: Live) -> None:
     (card,) = live.client.models.list().data
     assert (card.id, card.object, card.owned_by) == ("micro", "model", "firsthand")
-    assert card.max_model_len == 512  # type: ignore[attr-defined]
+    assert card.max_model_len == 512
     assert live.client.models.retrieve("micro") == card
 
 
 def test_a_chat_says_the_same_streamed_and_not(live: Live) -> None:
     """API-4, API-5."""
     asked = {"model": "micro", "messages": HELLO, "max_tokens": 12, "seed": 7}
-    whole = live.client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    whole = live.client.chat.completions.create(**asked)
     chunks = list(
         live.client.chat.completions.create(
             **asked, stream=True, stream_options={"include_usage": True}
-        )  # type: ignore[call-overload]
+        )
     )
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
@@ -47,13 +47,13 @@ def test_a_chat_says_the_same_streamed_and_not(live: Live) -> None:
 def test_several_choices_streamed(live: Live) -> None:
     """LOGPROB-4, LOGPROB-5, LOGPROB-6: each index ends once, and says what it says alone."""
     asked = {"model": "micro", "messages": HELLO, "max_tokens": 9, "seed": 7}
-    whole = live.client.chat.completions.create(**asked, n=3)  # type: ignore[call-overload]
+    whole = live.client.chat.completions.create(**asked, n=3)
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
     assert len({choice.message.content for choice in whole.choices}) == 3
-    one = live.client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    one = live.client.chat.completions.create(**asked)
     assert one.choices[0].message.content == whole.choices[0].message.content
     texts, ends = {0: "", 1: "", 2: ""}, []
-    for chunk in live.client.chat.completions.create(**asked, n=3, stream=True):  # type: ignore[call-overload]
+    for chunk in live.client.chat.completions.create(**asked, n=3, stream=True):
         (choice,) = chunk.choices
         assert choice.index not in ends, "nothing comes after the end"
         texts[choice.index] += choice.delta.content or ""
@@ -70,17 +70,17 @@ def test_one_token(live: Live, stream: bool) -> None:
         model="micro", prompt="abc", max_tokens=1, temperature=0, stream=stream
     )
     if stream:
-        ends = [c.choices[0].finish_reason for c in answer if c.choices[0].finish_reason]  # type: ignore[union-attr]
+        ends = [c.choices[0].finish_reason for c in answer if c.choices[0].finish_reason]
         assert len(ends) == 1
     else:
-        assert answer.usage.completion_tokens == 1  # type: ignore[union-attr]
+        assert answer.usage.completion_tokens == 1
 
 
 def test_logprobs_of_a_chat(live: Live) -> None:
     """LOGPROB-3: the bytes of all entries, joined, are the text's."""
     answer = live.client.chat.completions.create(
         model="micro", messages=HELLO, max_tokens=8, seed=1, logprobs=True, top_logprobs=2
-    )  # type: ignore[call-overload]
+    )
     entries = answer.choices[0].logprobs.content
     assert len(entries) == answer.usage.completion_tokens
     assert all(len(entry.top_logprobs) == 2 for entry in entries)
@@ -101,15 +101,15 @@ def test_logprobs_come_with_held_text(live: Live) -> None:
 
 def test_a_list_of_prompts_answers_each_as_alone(live: Live) -> None:
     asked = {"model": "micro", "max_tokens": 6, "seed": 5}
-    both = live.client.completions.create(prompt=["abc", "xyz"], n=2, **asked)  # type: ignore[call-overload]
+    both = live.client.completions.create(prompt=["abc", "xyz"], n=2, **asked)
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
     for position, prompt in enumerate(("abc", "xyz")):
-        alone = live.client.completions.create(prompt=prompt, n=2, **asked)  # type: ignore[call-overload]
+        alone = live.client.completions.create(prompt=prompt, n=2, **asked)
         texts = [choice.text for choice in both.choices[2 * position : 2 * position + 2]]
         assert texts == [choice.text for choice in alone.choices]
     assert both.usage.prompt_tokens == 6
     streamed = dict.fromkeys(range(4), "")
-    for chunk in live.client.completions.create(prompt=["abc", "xyz"], n=2, stream=True, **asked):  # type: ignore[call-overload]
+    for chunk in live.client.completions.create(prompt=["abc", "xyz"], n=2, stream=True, **asked):
         streamed[chunk.choices[0].index] += chunk.choices[0].text
     assert streamed == {choice.index: choice.text for choice in both.choices}
 
@@ -117,32 +117,32 @@ def test_a_list_of_prompts_answers_each_as_alone(live: Live) -> None:
 def test_echo_and_token_prompts(live: Live) -> None:
     ids = list(b"abc")
     asked = {"model": "micro", "max_tokens": 4, "seed": 5, "temperature": 0}
-    text = live.client.completions.create(prompt="abc", **asked)  # type: ignore[call-overload]
-    echo = live.client.completions.create(prompt=ids, echo=True, **asked)  # type: ignore[call-overload]
+    text = live.client.completions.create(prompt="abc", **asked)
+    echo = live.client.completions.create(prompt=ids, echo=True, **asked)
     assert echo.choices[0].text == "abc" + text.choices[0].text
 
 
 def test_a_stop_string_ends_the_text(live: Live) -> None:
     """STOP-1: the streamed text is the whole one's, and its cause is told."""
     asked = {"model": "micro", "prompt": "abc", "max_tokens": 40, "seed": 11}
-    free = live.client.completions.create(**asked).choices[0].text  # type: ignore[call-overload]
+    free = live.client.completions.create(**asked).choices[0].text
     stop = next(piece for piece in (free[i : i + 2] for i in range(3, 30)) if piece.isascii())
-    answer = live.client.completions.create(**asked, stop=[stop])  # type: ignore[call-overload]
+    answer = live.client.completions.create(**asked, stop=[stop])
     choice = answer.choices[0]
     assert (choice.finish_reason, choice.stop_reason) == ("stop", stop)
     assert choice.text == free[: free.index(stop)]
-    parts = live.client.completions.create(**asked, stop=[stop], stream=True)  # type: ignore[call-overload]
+    parts = live.client.completions.create(**asked, stop=[stop], stream=True)
     assert "".join(part.choices[0].text for part in parts) == choice.text
     shown = live.client.completions.create(
         **asked, stop=[stop], extra_body={"include_stop_str_in_output": True}
-    )  # type: ignore[call-overload]
+    )
     assert shown.choices[0].text == choice.text + stop
 
 
 def test_extensions_in_the_body(live: Live) -> None:
     answer = live.client.chat.completions.create(
         model="micro",
-        messages=HELLO,  # type: ignore[arg-type]
+        messages=HELLO,
         max_completion_tokens=5,
         temperature=0.5,
         frequency_penalty=0.1,
@@ -163,17 +163,17 @@ def test_extensions_in_the_body(live: Live) -> None:
         },
     )
     extra = answer.model_dump()
-    assert len(extra["choices"][0]["token_ids"]) == answer.usage.completion_tokens  # type: ignore[union-attr]
-    assert len(extra["prompt_token_ids"]) == answer.usage.prompt_tokens  # type: ignore[union-attr]
+    assert len(extra["choices"][0]["token_ids"]) == answer.usage.completion_tokens
+    assert len(extra["prompt_token_ids"]) == answer.usage.prompt_tokens
     timings = extra["timings"]
-    assert timings["prompt_n"] == answer.usage.prompt_tokens  # type: ignore[union-attr]
+    assert timings["prompt_n"] == answer.usage.prompt_tokens
     assert {"cache_n", "prompt_ms", "predicted_per_second", "queue_ms", "ttft_ms"} <= set(timings)
 
 
 def test_errors_are_the_clients_own(live: Live) -> None:
     """API-7."""
     with pytest.raises(openai.NotFoundError) as missing:
-        live.client.chat.completions.create(model="nope", messages=HELLO)  # type: ignore[arg-type]
+        live.client.chat.completions.create(model="nope", messages=HELLO)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError) as long:
         live.client.chat.completions.create(
@@ -185,7 +185,7 @@ def test_errors_are_the_clients_own(live: Live) -> None:
         live.client.chat.completions.create(
             model="micro",
             messages=HELLO,
-            tools=[{"type": "function", "function": {"name": "f"}}],  # type: ignore[arg-type]
+            tools=[{"type": "function", "function": {"name": "f"}}],
         )
     assert (tools.value.code, tools.value.param) == ("unsupported_parameter", "tools")
     with pytest.raises(openai.BadRequestError) as embeddings:
@@ -214,13 +214,11 @@ def test_an_answer_is_cut_at_the_end_of_the_window(
 
 def test_responses_whole_and_streamed(live: Live) -> None:
     asked = {"model": "micro", "input": "Hello!", "max_output_tokens": 8, "temperature": 0}
-    whole = live.client.responses.create(**asked, instructions="Be brief.")  # type: ignore[call-overload]
+    whole = live.client.responses.create(**asked, instructions="Be brief.")
     assert (whole.status, whole.object) == ("incomplete", "response")
     assert whole.incomplete_details.reason == "max_output_tokens"
     assert whole.usage.output_tokens == 8
-    events = list(
-        live.client.responses.create(**asked, instructions="Be brief.", stream=True)  # type: ignore[call-overload]
-    )
+    events = list(live.client.responses.create(**asked, instructions="Be brief.", stream=True))
     kinds = [kind.removeprefix("response.") for kind, _ in groupby(e.type for e in events)]
     assert kinds == [
         "created",
@@ -237,7 +235,7 @@ def test_responses_whole_and_streamed(live: Live) -> None:
     deltas = "".join(e.delta for e in events if e.type == "response.output_text.delta")
     assert deltas == whole.output_text == events[-1].response.output_text
     with pytest.raises(openai.BadRequestError) as stored:
-        live.client.responses.create(**asked, previous_response_id="resp_1")  # type: ignore[call-overload]
+        live.client.responses.create(**asked, previous_response_id="resp_1")
     assert stored.value.param == "previous_response_id"
 
 
@@ -251,5 +249,5 @@ def test_a_conversation_of_items(live: Live) -> None:
         model="micro",
         input=[*items, {"role": "user", "content": [{"type": "input_text", "text": "And?"}]}],
         max_output_tokens=4,
-    )  # type: ignore[call-overload]
-    assert more.usage.input_tokens > first.usage.input_tokens  # type: ignore[union-attr]
+    )
+    assert more.usage.input_tokens > first.usage.input_tokens

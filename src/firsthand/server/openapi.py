@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.responses import PlainTextResponse
 
 from firsthand.server.wire.replies import ErrorBody
 
@@ -37,14 +38,16 @@ def described(
     *,
     streams: bool = False,
     also: tuple[str, ...] = (),
+    texts: tuple[str, ...] = (),
     errors: tuple[int, ...] = (400, 404, 413, 415, 429, 500, 503),
 ) -> dict[str, Any]:
     """Keyword arguments of a route. `also`: other media types of body and reply. `streams`: it can
-    answer with events. The schema of the body is added by `document`."""
+    answer with events. `texts`: the media types of a reply that is no JSON.
+    The schema of the body is added by `document`."""
     content: dict[str, Any] = {}
     if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
-    for kind in also:
+        content["text/event-stream"] = {}
+    for kind in (*also, *texts):
         content[kind] = {}
     ok: dict[str, Any] = {"description": "The answer"}
     if reply is not None:
@@ -59,6 +62,8 @@ def described(
             **{code: {"model": ErrorBody, "description": _ERRORS[code]} for code in errors},
         },
     }
+    if texts:
+        route["response_class"] = PlainTextResponse
     if body is not None:
         reference = {"$ref": REF.format(model=body.__name__)}
         route["openapi_extra"] = {

@@ -29,6 +29,8 @@ from firsthand.server.routes.submitting import json_reply
 from firsthand.server.sse import encode_json
 from firsthand.server.wire.replies import StatusReply, VersionReply
 
+METRIC_TYPES = ("text/plain", "application/openmetrics-text")
+
 
 def operations_router(house: House) -> APIRouter:
     router = APIRouter()
@@ -69,7 +71,8 @@ def operations_router(house: House) -> APIRouter:
         return json_reply({"version": house.version})
 
     @router.get(
-        "/metrics", **described(None, None, "Prometheus text, or OpenMetrics", errors=(500,))
+        "/metrics",
+        **described(None, None, "For Prometheus", texts=METRIC_TYPES, errors=(500,)),
     )
     async def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from firsthand.errors import InvalidRequest
@@ -42,6 +42,13 @@ def _refuse(value: object) -> object:
     return value
 
 
+def _only_false(value: bool) -> bool:
+    if value:
+        raise PydanticCustomError("unsupported_parameter", "this server supports only false")
+    return value
+
+
+OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"const": False})]
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]
 Name = Annotated[str, Field(max_length=512)]
@@ -75,7 +82,7 @@ class Ignored(Strict):
 
     user: Name | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    store: Literal[False] | None = None
+    store: OnlyFalse | None = None
     service_tier: Name | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
@@ -84,7 +91,7 @@ class Ignored(Strict):
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: OnlyFalse | None = None
 
 
 class Sampling(Strict):

@@ -56,7 +56,7 @@ class CompletionBody(Sampling, Ignored):
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: Literal[1] | None = None
+    best_of: Annotated[int, Field(ge=1, le=1)] | None = None
     suffix: Unsupported = None
     response_format: Unsupported = None
 

@@ -17,6 +17,7 @@ from firsthand.server.wire.base import (
     MAX_TOKENS,
     Ignored,
     Name,
+    OnlyFalse,
     PriorityInput,
     Reply,
     Strict,
@@ -54,7 +55,7 @@ class TextSettings(Strict):
 
 
 class ResponseStreamOptions(Strict):
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: OnlyFalse | None = None
 
 
 class ResponsesBody(Ignored):
@@ -73,7 +74,7 @@ class ResponsesBody(Ignored):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     text: TextSettings | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
+    background: OnlyFalse | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     tools: Unsupported = None

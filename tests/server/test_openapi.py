@@ -1,0 +1,87 @@
+"""The document tells the truth: every reference resolves, and generated requests keep to it."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, settings
+
+from firsthand.server.app import BODIES, build_app, build_routes
+from firsthand.server.house import House
+from firsthand.server.metrics import Metrics
+from firsthand.server.openapi import document
+from tests.server.fakes import FakeService
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import schemathesis
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        negative_data_rejection,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+Ask = Callable[..., httpx.Response]
+
+HOUSE = House({"micro": FakeService()}, Metrics())
+schema = schemathesis.openapi.from_dict(document(build_routes(HOUSE), BODIES))
+schema.app = build_app(HOUSE)
+
+
+def test_every_reference_resolves(ask: Ask) -> None:
+    text = ask("GET", "/openapi.json").text
+    found = json.loads(text)["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/([^"]+)"', text)) <= set(found)
+    assert {body.__name__ for body in BODIES} <= set(found)
+
+
+def test_every_route_is_in_the_document(house: House, ask: Ask) -> None:
+    paths = ask("GET", "/openapi.json").json()["paths"]
+    hidden = {"/openapi.json", "/docs", "/docs/docs.js"}
+    live = {route.path for route in build_routes(house).routes}  # type: ignore[attr-defined]
+    assert {path.replace(":path", "") for path in live} - hidden == set(paths)
+
+
+def test_what_is_not_supported_is_said(ask: Ask) -> None:
+    """A field that is refused takes nothing but null."""
+    chat = ask("GET", "/openapi.json").json()["components"]["schemas"]["ChatBody"]
+    assert chat["additionalProperties"] is False
+    for name in ("tools", "functions", "prompt_logprobs", "structured_outputs"):
+        assert chat["properties"][name]["type"] == "null"
+    assert chat["properties"]["temperature"]["anyOf"][0] == {
+        "type": "number",
+        "minimum": 0,
+        "maximum": 100,
+    }
+
+
+def test_the_page_needs_nothing_from_outside(ask: Ask) -> None:
+    page, script = ask("GET", "/docs"), ask("GET", "/docs/docs.js")
+    assert page.status_code == script.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for text in (page.text, script.text):
+        assert "http:" not in text
+        assert "https:" not in text
+    assert "innerHTML" not in script.text
+
+
+@pytest.mark.filterwarnings("ignore:Skipped test cases with unsupported payload:UserWarning")
+@schema.parametrize()
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_generated_requests(case: schemathesis.Case[Any]) -> None:
+    case.call_and_validate(
+        checks=[
+            schemathesis.checks.not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+            negative_data_rejection,
+        ]
+    )

@@ -1,0 +1,159 @@
+"""Health, metrics, models, tokens, `/predict`: the routes beside generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import msgspec
+import pytest
+
+from firsthand.generation.service import Status
+from firsthand.server.health import Check
+from firsthand.server.house import House
+from tests.server.conftest import Live
+from tests.server.fakes import FakeService, Script
+
+Ask = Callable[..., httpx.Response]
+PACK = {"content-type": "application/msgpack"}
+
+
+@pytest.mark.parametrize(
+    ("status", "ready"),
+    [
+        (Status.LOADING, 503),
+        (Status.READY, 200),
+        (Status.DEGRADED, 200),
+        (Status.RESTARTING, 503),
+        (Status.FAILED, 503),
+        (Status.ASLEEP, 503),
+    ],
+)
+def test_ops_3_alive_and_ready(ask: Ask, service: FakeService, status: Status, ready: int) -> None:
+    service.status = status
+    for path in ("/health", "/readyz", "/v2/health/ready", "/v2/models/micro/ready"):
+        assert ask("GET", path).status_code == ready
+    for path in ("/livez", "/v2/health/live"):
+        assert ask("GET", path).status_code == 200
+    assert ask("GET", "/v2/models/other/ready").status_code == 404
+
+
+def test_checks_have_names_and_ages(ask: Ask, house: House) -> None:
+    house.checks.add("golden", lambda: Check(False, "never ran", 12.5))
+    house.checks.add("loop", lambda: Check(True), live=True)
+    reply = ask("GET", "/readyz?verbose")
+    assert reply.status_code == 503
+    assert reply.json()["checks"]["golden"] == {"ok": False, "detail": "never ran", "age_s": 12.5}
+    assert set(ask("GET", "/livez?verbose").json()["checks"]) == {"loop"}
+    short = ask("GET", "/readyz")
+    assert short.json()["error"]["code"] == "degraded"
+    assert "golden" in short.json()["error"]["message"]
+
+
+def test_a_check_that_fails_to_answer_has_failed(ask: Ask, house: House) -> None:
+    house.checks.add("broken", lambda: Check(1 / 0 > 0))
+    assert ask("GET", "/health").status_code == 503
+
+
+def test_version_and_models(ask: Ask) -> None:
+    assert ask("GET", "/version").json() == {"version": "1.2.3"}
+    assert ask("GET", "/v1/models").json()["data"][0]["id"] == "micro"
+    assert ask("GET", "/v1/models/micro").json()["max_model_len"] == 512
+    assert ask("GET", "/v1/models/or/g").json()["error"]["code"] == "model_not_found"
+
+
+def test_metrics_count_what_was_asked(ask: Ask) -> None:
+    ask("POST", "/v1/completions", json={"prompt": "a"})
+    ask("POST", "/v1/completions", json={"prompt": 1})
+    ask("GET", "/any/thing")
+    text = ask("GET", "/metrics").text
+    for line in (
+        'firsthand_requests_total{endpoint="/v1/completions",finish_reason="end_token",'
+        'status="200"} 1.0',
+        'firsthand_requests_total{endpoint="/v1/completions",finish_reason="",status="400"} 1.0',
+        'firsthand_requests_total{endpoint="other",finish_reason="",status="404"} 1.0',
+        'firsthand_ttft_seconds_count{endpoint="/v1/completions"} 1.0',
+        'firsthand_engine_ready{model="micro"} 1.0',
+    ):
+        assert line in text
+    kind = ask("GET", "/metrics", headers={"accept": "application/openmetrics-text"})
+    assert kind.headers["content-type"].startswith("application/openmetrics-text")
+    assert kind.text.endswith("# EOF\n")
+
+
+def test_tokens_there_and_back(ask: Ask) -> None:
+    there = ask("POST", "/tokenize", json={"prompt": "abc", "return_token_strs": True}).json()
+    assert there == {
+        "count": 3,
+        "max_model_len": 512,
+        "tokens": [97, 98, 99],
+        "token_strs": ["a", "b", "c"],
+    }
+    back = ask("POST", "/detokenize", json={"tokens": there["tokens"]})
+    assert back.json() == {"prompt": "abc"}
+    messages = [{"role": "user", "content": "a"}]
+    chat = ask("POST", "/tokenize", json={"messages": messages}).json()
+    render = ask("POST", "/v1/chat/completions/render", json={"messages": messages}).json()
+    assert render["token_ids"] == chat["tokens"]
+    assert render["prompt"] == "user: a\nassistant: "
+    for body in ({}, {"prompt": "a", "messages": messages}):
+        assert ask("POST", "/tokenize", json=body).json()["error"]["param"] == "prompt"
+    assert ask("POST", "/detokenize", json={"tokens": [-1]}).json()["error"]["param"] == "tokens[0]"
+
+
+def test_predict_in_json_and_message_pack(ask: Ask, service: FakeService) -> None:
+    body = {"request_id": "r1", "inputs": ["a", "b"], "options": {"max_length": 5, "seed": 1}}
+    reply = ask("POST", "/predict", json=body).json()
+    assert (reply["request_id"], reply["outputs"]) == ("r1", ["Hello", "Hello"])
+    assert 0 < reply["latency_ms"] < 10_000
+    assert service.options[0] == {"seed": 1, "max_tokens": 5}
+    packed = ask("POST", "/predict", content=msgspec.msgpack.encode(body), headers=PACK)
+    assert packed.headers["content-type"] == "application/msgpack"
+    assert msgspec.msgpack.decode(packed.content)["outputs"] == ["Hello", "Hello"]
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"options": {"max_length": 2049}}, "options.max_length"),
+        ({"options": {"top_n": 1}}, "options.top_n"),
+        ({"options": {"seed": "1"}}, "options.seed"),
+        ({"inputs": []}, "inputs"),
+        ({"inputs": "a"}, "inputs"),
+        ({"inputs": [1]}, "inputs[0]"),
+        ({"request_id": 1}, "request_id"),
+        ({"inputs": ["x" * 600]}, "inputs"),
+        ({"other": 1}, "other"),
+    ],
+)
+def test_predict_refuses_by_name(ask: Ask, more: dict[str, object], param: str) -> None:
+    body = {"request_id": "r1", "inputs": ["a"], **more}
+    assert ask("POST", "/predict", json=body).json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("content", [b"\xc1", b"\x91" * 100_000, b"\x90", b"\x81\x01\x02", b""])
+def test_message_pack_that_is_none(ask: Ask, content: bytes) -> None:
+    reply = ask("POST", "/predict", content=content, headers=PACK)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_value")
+
+
+def test_a_fault_of_predict_says_nothing_of_us(ask: Ask, service: FakeService) -> None:
+    service.script = Script(fault=ValueError("secret"))
+    reply = ask("POST", "/predict", json={"request_id": "r1", "inputs": ["a"]})
+    assert reply.status_code == 500
+    assert "secret" not in reply.text
+
+
+@pytest.mark.native
+def test_metrics_of_a_real_engine(live: Live) -> None:
+    live.client.completions.create(model="micro", prompt="abc", max_tokens=4, temperature=0)
+    text = httpx.get(f"{live.running.url}/metrics").text
+    values = {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in text.splitlines())
+        if not name.startswith("#")
+    }
+    assert values['firsthand_tokens_total{model="micro",phase="generation"}'] >= 4
+    assert values['firsthand_step_seconds_count{model="micro",phase="forward"}'] >= 4
+    assert values['firsthand_kv_blocks{model="micro",state="free"}'] > 0
+    assert values['firsthand_requests_running{model="micro"}'] == 0

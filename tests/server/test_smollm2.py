@@ -1,0 +1,60 @@
+"""A real model through the whole server: text that makes sense, and equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from firsthand.generation import LLM
+from firsthand.generation.loading import LoadOptions
+from firsthand.generation.service import ServiceOptions
+from tests.server.conftest import Live, live_server
+
+pytestmark = [pytest.mark.native, pytest.mark.model]
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path: Path) -> Iterator[Live]:
+    options = ServiceOptions(smollm2_path, LoadOptions(max_context=1024), name="smollm2")
+    with live_server(options) as server:
+        yield server
+
+
+def test_it_answers(smollm2: Live) -> None:
+    answer = smollm2.client.chat.completions.create(
+        model="smollm2",
+        messages=QUESTION,
+        max_tokens=24,
+        temperature=0,
+    )
+    assert "Paris" in (answer.choices[0].message.content or "")
+
+
+def test_alone_and_together_and_in_process(smollm2: Live, smollm2_path: Path) -> None:
+    """The promise of equal bits, through HTTP: sampled, six at once, streamed or not."""
+    prompts = [f"Count to {number}:" for number in range(6)]
+
+    def streamed(prompt: str) -> str:
+        parts = smollm2.client.completions.create(
+            model="smollm2", prompt=prompt, max_tokens=12, seed=3, stream=True
+        )
+        return "".join(part.choices[0].text for part in parts)
+
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(streamed, prompts))
+    with LLM(smollm2_path, max_context=1024) as llm:
+        alone = [llm.generate(prompt, max_tokens=12, seed=3).text for prompt in prompts]
+    assert together == alone
+
+
+def test_stop_2_4_text_that_was_held_back_comes(smollm2: Live) -> None:
+    asked = {"model": "smollm2", "prompt": "The capital of France is", "temperature": 0}
+    free = smollm2.client.completions.create(**asked, max_tokens=8)
+    held = free.choices[0].text[-2:] + "~"  # begins as the text ends, and never comes
+    parts = smollm2.client.completions.create(**asked, max_tokens=8, stop=[held], stream=True)
+    assert "".join(part.choices[0].text for part in parts) == free.choices[0].text
