@@ -14,6 +14,8 @@ from firsthand.cli.main import build_app
 from firsthand.cli.micro_model import NUM_LAYERS, VOCAB_SIZE, write_micro_model
 from firsthand.cli.properties import Check, run_checks
 from firsthand.engine.worker import EventStream
+from firsthand.evaluate.parity import PROPERTIES
+from firsthand.evaluate.transcript import Difference
 from firsthand.generation import LLM
 from firsthand.generation.llm import Messages
 from firsthand.request import TokenEvent
@@ -347,9 +349,48 @@ def test_selftest_passes() -> None:
 
 
 def test_selftest_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firsthand.cli.properties._equal", lambda *_: (False, "other bits"))
+    found = Difference("a request", 3, "logit 7", "1.0", "2.0")
+    monkeypatch.setattr("firsthand.evaluate.transcript.differing_row", lambda *_: found)
     done = called("selftest", code=3)
     assert done["passed"] is False
+    assert [check["seen"] for check in done["checks"] if not check["passed"]] == [str(found)]
+
+
+def test_verify_proves_every_property(model: str) -> None:
+    done = called("verify", model)
+    assert done["passed"] is True
+    assert [one["name"] for one in done["properties"]] == list(PROPERTIES)
+    assert done["num_logits"] == sum(one["num_logits"] for one in done["properties"]) > 500_000
+    shown = call("verify", model, "--only", "threads")
+    assert "equal bits: " in shown.stdout
+    assert "any number of threads: ok" in shown.stderr
+
+
+def test_s38_f53_a_sum_that_depends_on_the_batch_is_found(model: str) -> None:
+    done = called("verify", model, "--batch-parity", "--sabotage", "split-by-batch", code=3)
+    assert [one["passed"] for one in done["properties"]] == [True, False]
+    found = done["properties"][-1]["difference"]
+    assert found["expected"] != found["got"]
+    assert found["request"].startswith("request 0")
+    shown = call("verify", model, "--batch-parity", "--sabotage", "split-by-batch", code=3)
+    assert f"position {found['position']}: {found['what']}" in shown.stdout
+    assert called("verify", model, "--batch-parity")["passed"] is True
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--sabotage", "other"],
+        ["--only", "other"],
+        ["--only", "store", "--batch-parity"],
+        ["--kv-store", "contiguous"],
+        ["--no-prefix-cache"],
+        ["--executor", "torch"],
+        ["--max-context", "64"],
+    ],
+)
+def test_verify_refuses_by_name(model: str, given: list[str]) -> None:
+    assert called("verify", model, *given, code=2)["error"]["type"] == "InvalidRequest"
 
 
 @pytest.mark.parametrize("at", [1, 40, 80, 130, 170])

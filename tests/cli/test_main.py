@@ -25,6 +25,7 @@ COMMANDS = [
     "trace-step",
     "eval",
     "profile",
+    "verify",
     "selftest",
     "convert",
 ]

@@ -132,7 +132,7 @@ def ablate(
     repeats: Repeats = 3,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="VARIABLE", help="Change only this; may be repeated. Default: all."),
+        typer.Option(metavar="VARIABLE", help="Change only this; may be repeated; default: all."),
     ] = None,
     plot_out: Annotated[
         Path | None,

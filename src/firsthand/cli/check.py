@@ -2,7 +2,8 @@
 
 Owns: how the outcome of a check is shown, and what it means for the exit code.
 May not know: what is checked.
-Read next: `properties.py`, the checks; `micro_model.py`, the model that they run.
+Read next: `properties.py`, the checks; `micro_model.py`, the model that they run; `verify.py`,
+which proves a part of it on a model of one's own.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `evaluate.py`, `bench.py`,
-`check.py`.
+`verify.py`, `check.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from firsthand import __version__
-from firsthand.cli import bench, check, evaluate, generate, inspect, models
+from firsthand.cli import bench, check, evaluate, generate, inspect, models, verify
 from firsthand.cli.options import flat
 from firsthand.cli.output import (
     FAILED,
@@ -105,6 +105,7 @@ def build_app() -> typer.Typer:
         "trace-step": inspect.trace_step,
         "eval": evaluate.evaluate,
         "profile": bench.profile,
+        "verify": verify.verify,
         "selftest": check.selftest,
         "convert": models.convert,
     }

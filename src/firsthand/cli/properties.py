@@ -1,8 +1,8 @@
-"""What the engine promises, asked of a real run: the checks of selftest.
+"""What is promised, asked of a real run: the checks of selftest.
 
-Owns: the list of properties, and how each is asked for.
+Owns: the list of checks, and how formats, seeds and the other executor are asked for.
 May not know: how any of them is kept.
-Read next: `generation/llm.py`, which is asked.
+Read next: `evaluate/parity.py`, equal bits; `generation/llm.py`, which is asked.
 
 A micro-model with random weights talks nonsense, but the properties hold for any weights: so the
 check needs no download and takes seconds. Loaded by the command when it runs.
@@ -18,8 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from firsthand.compute.fusion import RULES
+from firsthand.evaluate.parity import load_for_proof, prove
 from firsthand.generation import LLM, Completion
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.options import Options
 from firsthand.request import FinishReason
 
@@ -54,11 +55,7 @@ def run_checks(model: Path) -> Iterator[Check]:
     yield _timed("native, int8: loads and answers", partial(_answers, model, "int8"))
     yield _timed("native, int4: loads and answers", partial(_answers, model, "int4"))
     yield _timed("the same seed gives the same answer", partial(_same_seed, model))
-    yield _timed("streamed = at once", partial(_streamed, model))
-    yield _timed("1 thread = 2 threads", partial(_threads, model))
-    yield _timed("several prompts at once = each alone", partial(_together, model))
-    yield _timed("a prompt in pieces = whole", partial(_pieces, model))
-    yield _timed("plan before fusion = after", partial(_unfused, model))
+    yield from _promises(model)
     torch_name = "native = torch, within a bound"
     if find_spec("torch") is None:
         yield Check(torch_name, None, "the torch extra is not installed", 0.0)
@@ -92,40 +89,13 @@ def _same_seed(model: Path) -> Outcome:
     return first == again != other, "and another seed gives another"
 
 
-def _streamed(model: Path) -> Outcome:
-    with LLM(model) as llm:
-        whole = _ask(llm)
-        chunks = list(llm.stream(PROMPT, **GREEDY))
-        for chunk in chunks:
-            if chunk.completion is not None:
-                _ended(chunk.completion)
-    text = "".join(chunk.text for chunk in chunks)
-    ids = tuple(token_id for chunk in chunks for token_id in chunk.token_ids)
-    return (text, ids) == (whole.text, whole.token_ids), f"{len(chunks)} chunks"
-
-
-def _threads(model: Path) -> Outcome:
-    with LLM(model, threads=1) as one, LLM(model, threads=2) as two:
-        return _equal(_ask(one), _ask(two))
-
-
-def _together(model: Path) -> Outcome:
-    prompts = [PROMPT, PROMPT[:9], PROMPT[::-1]]
-    with LLM(model) as llm:
-        alone = [_ended(llm.generate(prompt, **GREEDY)) for prompt in prompts]
-        together = [_ended(done) for done in llm.generate(prompts, **GREEDY)]
-    return all(_equal(*pair)[0] for pair in zip(alone, together, strict=True)), "same bits"
-
-
-def _pieces(model: Path) -> Outcome:
-    with LLM(model) as whole, LLM(model, max_step_tokens=7) as pieces:
-        return _equal(_ask(whole), _ask(pieces))
-
-
-def _unfused(model: Path) -> Outcome:
-    every_rule = tuple(rule.name for rule in RULES)
-    with LLM(model) as fused, LLM(model, disabled_rules=every_rule) as unfused:
-        return _equal(_ask(fused), _ask(unfused))
+def _promises(model: Path) -> Iterator[Check]:
+    """What `firsthand verify` proves on a model of one's own."""
+    try:
+        for outcome in prove(load_for_proof(model, LoadOptions())):
+            yield Check(outcome.promise, outcome.passed, outcome.seen, outcome.ms)
+    except Exception as error:
+        yield Check("equal bits", False, f"{type(error).__name__}: {error}", 0.0)
 
 
 def _torch(model: Path) -> Outcome:
@@ -148,11 +118,6 @@ def _ended(done: Completion) -> Completion:
     if done.finish.reason is FinishReason.CANCELLED:
         raise KeyboardInterrupt
     return done
-
-
-def _equal(one: Completion, other: Completion) -> Outcome:
-    same = one.token_ids == other.token_ids and _logprobs(one) == _logprobs(other)
-    return same, "same bits" if same else "other bits"
 
 
 def _logprobs(done: Completion) -> list[float]:

@@ -1,6 +1,6 @@
-"""What a model is worth: numbers that say how well it knows a text.
+"""What a model is worth, and what a promise is: how well a text is known, that bits are equal.
 
-Owns: what is measured, and over which tokens.
-May not know: terminals, the engine, how a model computes.
-Read next: `perplexity.py`, the measure; `windows.py`, which tokens it scores.
+Owns: what is measured and over which tokens; what is proven and with which requests.
+May not know: terminals, how a model computes.
+Read next: `perplexity.py`, the measure; `parity.py`, the proof.
 """

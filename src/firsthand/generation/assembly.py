@@ -21,6 +21,7 @@ from firsthand.errors import EngineError
 from firsthand.generation.loading import LoadedModel
 from firsthand.generation.sharing import build_scheduler
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules
+from firsthand.scheduling.scheduler import Scheduler
 
 MAX_WAITING = 1024
 WARM_TOKENS = 32
@@ -28,10 +29,12 @@ WARM_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembly:
-    """An engine and its runner; whoever steps the one may trace with the other."""
+    """An engine and its runner; whoever steps the one may trace with the other. Of the scheduler's
+    memory only counts may be read."""
 
     engine: Engine
     runner: ModelRunner
+    scheduler: Scheduler
 
 
 def assemble(
@@ -42,11 +45,11 @@ def assemble(
         loaded.executor,
         loaded.store,
         loaded.limits.vocab_size,
-        Sampler(_pool_of(loaded.executor)),
+        sampler_of(loaded.executor),
         clock,
     )
     scheduler = build_scheduler(loaded, clock)
-    return Assembly(Engine(scheduler, runner, clock, on_step), runner)
+    return Assembly(Engine(scheduler, runner, clock, on_step), runner, scheduler)
 
 
 def max_requests(loaded: LoadedModel) -> int:
@@ -88,7 +91,7 @@ def warm_up(assembly: Assembly, loaded: LoadedModel, clock: Callable[[], float])
     return prompt_ms / num_tokens * limits.max_step_tokens
 
 
-def _pool_of(executor: Executor) -> Threads:
-    """The executor's own threads, or as many of the sampler's for one that has none to lend."""
+def sampler_of(executor: Executor) -> Sampler:
+    """Over the executor's own threads, or as many of its own beside one that has none to lend."""
     pool = getattr(executor, "pool", None)
-    return pool if isinstance(pool, Threads) else Threads(available_threads())
+    return Sampler(pool if isinstance(pool, Threads) else Threads(available_threads()))

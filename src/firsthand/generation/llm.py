@@ -43,6 +43,8 @@ from firsthand.generation.report import (
     peak_rss_bytes,
 )
 from firsthand.generation.stream import TextStream
+from firsthand.kvcache.regions import RegionPool
+from firsthand.memory.arena import ArenaFacts
 from firsthand.request import FinishReason, Request
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate
@@ -87,6 +89,7 @@ class LLM:
         self._listeners = Listeners((self._ledger.record,))
         assembly = assemble(loaded, self._clock, self._listeners.tell)
         self._engine, self._runner = assembly.engine, assembly.runner
+        self._kv_memory = assembly.scheduler.memory
         self._worker = Worker(self._engine, self._clock, max_requests(loaded))
         self._numbers = count()
         self._templates = TemplateProcess()
@@ -246,6 +249,11 @@ class LLM:
             kv_used_bytes=self._loaded.store.resident_bytes(num_tokens),
             peak_rss_bytes=peak_rss_bytes(),
         )
+
+    def arena(self) -> ArenaFacts | None:
+        """The contiguous cache now: what is used, what is free in how large pieces, what was moved.
+        None for a paged one."""
+        return self._kv_memory.facts() if isinstance(self._kv_memory, RegionPool) else None
 
     def _read(self, options: Mapping[str, Any], n: int | None = None) -> Checked:
         return read_options({**options, "n": n}, self._loaded.tokenizer.end_ids)

@@ -14,18 +14,21 @@ from firsthand.kvcache.blocks import BlockPool
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.kvcache.regions import RegionPool
+from firsthand.scheduling.policy import Policy
 from firsthand.scheduling.scheduler import Scheduler
 from firsthand.scheduling.waiting import StaticQueue
 
 
-def build_scheduler(loaded: LoadedModel, clock: Callable[[], float]) -> Scheduler:
+def build_scheduler(
+    loaded: LoadedModel, clock: Callable[[], float], policy: Policy | None = None
+) -> Scheduler:
     """A scheduler over all of the model's cache, with nothing in it. `clock` times compactions."""
     budget, limits, options = loaded.budget, loaded.limits, loaded.options
     queue = StaticQueue(limits.max_sequences) if options.scheduler == "static" else None
     if isinstance(loaded.store, ContiguousStore):
         regions = RegionPool(budget.num_blocks, budget.block_size, loaded.store, clock=clock)
         loaded.store.follow(regions.block_start)
-        return Scheduler(limits, regions, queue=queue)
+        return Scheduler(limits, regions, policy=policy, queue=queue)
     pool = BlockPool(budget.num_blocks, budget.block_size)
     prefix = PrefixCache(pool) if options.prefix_cache else None
-    return Scheduler(limits, pool, prefix=prefix, queue=queue)
+    return Scheduler(limits, pool, prefix=prefix, policy=policy, queue=queue)

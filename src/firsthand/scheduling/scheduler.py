@@ -75,6 +75,11 @@ class Scheduler:
         return self._limits
 
     @property
+    def memory(self) -> Memory:
+        """Whose counts can be looked at; it is changed by the scheduler alone."""
+        return self._memory
+
+    @property
     def num_waiting(self) -> int:
         return sum(self.waiting_by_class)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Held, ModelProgram, OpTime
-from firsthand.compute.fusion import check_rules, fuse
+from firsthand.compute.fusion import RULES, check_rules, fuse
 from firsthand.compute.native import _native
 from firsthand.compute.plan import Op, Value, lay_out, record
 from firsthand.config import MAX_THREADS
@@ -94,6 +94,16 @@ class NativeExecutor:
     def pool(self) -> _native.Threads:
         """The threads themselves: idle between two calls of `run`, for work of the same caller."""
         return self._threads
+
+    def beside(self, *, threads: int | None = None, rules: bool = True) -> NativeExecutor:
+        """One more over the same weights, yet to be prepared; without rules its plan stays as it
+        was recorded. What it loads is its own."""
+        disabled = self._disabled_rules if rules else [rule.name for rule in RULES]
+        count = self.threads if threads is None else threads
+        other = NativeExecutor(threads=count, disabled_rules=disabled, isa=self.isa)
+        other._weights, other._formats = dict(self._weights), dict(self._formats)
+        other._vectors = dict(self._vectors)
+        return other
 
     def load_weight(self, source: WeightSource) -> None:
         n, k = source.shape

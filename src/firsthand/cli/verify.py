@@ -1,0 +1,93 @@
+"""The command that proves equal bits on a model of one's own: verify.
+
+Owns: its options, its progress, how the outcome is shown and what it means for the exit code.
+May not know: what is proven, and how.
+Read next: `evaluate/parity.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from firsthand.cli import options
+from firsthand.cli.check import RESULTS
+from firsthand.cli.output import CHECK_FAILED, print_json, print_table, progress, reported, say
+from firsthand.errors import InvalidRequest
+
+SHOWN = ("PROPERTY", "PROMISE", "RESULT", "LOGITS", "MS")
+
+
+def verify(
+    model: options.Model,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROPERTY", help="Prove only this; repeatable; default: all."),
+    ] = None,
+    batch_parity: Annotated[
+        bool, typer.Option("--batch-parity", help="Prove only that company changes nothing.")
+    ] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Four times the requests, more ways to cut.")
+    ] = False,
+    sabotage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAULT", help="Put a fault in, to see it found: split-by-batch; default: none."
+        ),
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Prove that a request has equal bits alone and in company, on a model of yours."""
+    with reported(as_json):
+        from firsthand.evaluate.parity import load_for_proof, prove
+        from firsthand.evaluate.sabotage import sabotaged
+        from firsthand.generation.load_options import LoadOptions
+        from firsthand.measure.latency import format_of, threads_of
+
+        if batch_parity and only:
+            raise InvalidRequest("batch_parity", "is --only company; give one of the two")
+        install = sabotaged(sabotage)
+        names = ("company",) if batch_parity else tuple(only or ())
+        began_s = time.perf_counter()
+        report = progress()
+        loaded = load_for_proof(
+            model,
+            LoadOptions(
+                **asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())}
+            ),
+            lambda done, total: report("loading", done, total),
+        )
+        outcomes = []
+        for one in prove(loaded, names, thorough=thorough, install=install):
+            outcomes.append(one)
+            say(f"{one.promise}: {RESULTS[one.passed]}, {one.num_logits} logits, {one.seen}")
+        found = {
+            "model": model,
+            "passed": all(one.passed for one in outcomes),
+            "num_logits": sum(one.num_logits for one in outcomes),
+            "seconds": time.perf_counter() - began_s,
+            "properties": [one.to_dict() for one in outcomes],
+            "format": format_of(loaded),
+            "kv_dtype": loading.kv_dtype,
+            "threads": threads_of(loaded),
+            "sabotage": sabotage,
+        }
+        if as_json:
+            print_json(found)
+        else:
+            rows = [
+                (one.name, one.promise, RESULTS[one.passed], f"{one.num_logits}", f"{one.ms:.0f}")
+                for one in outcomes
+            ]
+            print_table(SHOWN, rows)
+            if found["passed"]:
+                print(f"equal bits: {found['num_logits']} logits in {found['seconds']:.1f} s")
+            else:
+                print(f"{outcomes[-1].promise}: {outcomes[-1].seen}")
+        if not found["passed"]:
+            raise typer.Exit(CHECK_FAILED)
