@@ -10,7 +10,8 @@ import pytest
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import EngineError
 from firsthand.generation.assembly import WARM_TOKENS, assemble, max_requests, warm_up
-from firsthand.generation.loading import LoadedModel, LoadOptions, load_model
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import LoadedModel, load_model
 from firsthand.request import Request, SamplingParams, StopRules
 
 pytestmark = pytest.mark.native

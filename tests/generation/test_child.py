@@ -31,7 +31,7 @@ from firsthand.generation.frames import (
     from_fault,
     parent_reader,
 )
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 
 pytestmark = pytest.mark.native
@@ -205,7 +205,7 @@ def test_only_the_parent_ends_it(child: Child, micro_folder: Path) -> None:
 PARENT = """
 import os, socket, subprocess, sys, time
 from firsthand.generation.frames import Load, Ready, encode, parent_reader
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 ours, theirs = socket.socketpair()
 child = subprocess.Popen(
     [sys.executable, "-m", "firsthand.generation.child", str(theirs.fileno()), str(os.getpid())],

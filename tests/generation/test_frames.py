@@ -33,7 +33,7 @@ from firsthand.generation.frames import (
     parent_reader,
     to_fault,
 )
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.report import LoadTimes, Memory
 from firsthand.request import (
     Finish,

@@ -18,7 +18,7 @@ from firsthand.errors import EngineError, EngineUnavailable, InvalidRequest
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
 from firsthand.generation.frames import Load
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.remote import Remote, RemoteStream, Watch
 from firsthand.generation.report import LoadTimes, Memory, StepLedger, build_report
 from firsthand.generation.service_values import Prompt, Status

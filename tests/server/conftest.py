@@ -18,7 +18,7 @@ from openai import OpenAI
 from starlette.types import ASGIApp
 
 from firsthand.cli.micro_model import write_micro_model
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import Service, ServiceOptions
 from firsthand.server.app import build_app
 from firsthand.server.house import House

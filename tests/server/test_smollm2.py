@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from firsthand.generation import LLM
-from firsthand.generation.loading import LoadOptions
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import ServiceOptions
 from tests.server.conftest import Live, live_server
 
