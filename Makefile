@@ -133,7 +133,7 @@ $(VENV)/.checks: constraints.txt $(VENV)/.installed | $(VENV)/.pip
 # torch is asked for by its exact version and first, so that nothing below can choose another.
 $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	$(PIP) install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
-	$(PIP) install --quiet --constraint constraints.txt --group oracles
+	$(PIP) install --quiet --constraint constraints.txt --group oracles --group service
 	@touch $@
 
 # What Debian's packages bring to the tests: other instruction sets by emulation. Without them those

@@ -206,7 +206,7 @@ def test_null_is_nobodys_wish(ask: Ask) -> None:
         (EngineUnavailable("pid 7 died by 0xdeadbeef11"), 503, "loading"),
         (EngineError("0xdeadbeef11"), 500, "internal_error"),
         (UnsupportedModel("no"), 400, "unsupported_parameter"),
-        (RuntimeError("/tmp/secret 0xdeadbeef11"), 500, "internal_error"),
+        (RuntimeError("/etc/secret 0xdeadbeef11"), 500, "internal_error"),
     ],
 )
 def test_faults_of_ours(
