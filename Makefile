@@ -39,7 +39,7 @@ chat: $(VENV)/.installed ## talk with the default model
 test: $(VENV)/.oracles $(VENV)/.system ## every test that needs no GPU; fetches both models first
 	$(FIRSTHAND) pull smollm2-135m
 	$(FIRSTHAND) pull gemma3-270m
-	FIRSTHAND_REQUIRE_MODELS=1 $(PY) -m pytest -m "not gpu" $(PYTEST_ARGS)
+	FIRSTHAND_REQUIRE_MODELS=1 $(PY) -m pytest -m "not gpu and not soak" $(PYTEST_ARGS)
 
 # Both libraries come before Python: one sees every allocation, the other has the exceptions that it
 # watches. Leaks are not looked for: an interpreter leaves much to its end.
@@ -80,8 +80,8 @@ compare: $(VENV)/.installed ## ours and the rivals that are installed, in turns;
 	@$(FIRSTHAND) pull $(MODEL) >&2
 	@$(PY) bench/compare.py --model $(MODEL) --rivals $(RIVALS_DIR)
 
-soak: ## comes with the long runs
-	@echo "make soak: the long runs are not built yet; 'make test' is all there is." >&2; exit 1
+soak: $(VENV)/.checks ## the long runs: memory over 10,000 requests
+	$(PY) -m pytest -m soak $(PYTEST_ARGS)
 
 install: $(VENV)/.installed
 

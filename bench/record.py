@@ -22,8 +22,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = {
     "latency": ("bench", "latency"),
+    "throughput": ("bench", "throughput"),
     "startup": ("bench", "startup"),
     "ablate": ("bench", "ablate"),
+    "compare": ("bench", "compare"),
     "profile": ("profile",),
 }
 

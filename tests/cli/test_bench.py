@@ -72,6 +72,22 @@ def test_bench_throughput(model: str) -> None:
     assert "outside the kernels" in shown(*given)
 
 
+def test_bench_compare(model: str, tmp_path: Path) -> None:
+    sizes = ("--output-tokens", "16", "--concurrency", "2", "--prefix-tokens", "64")
+    given = ("bench", "compare", model, "--threads", "1", "--repeats", "1", *sizes)
+    found = called(*given)["outcomes"]
+    assert [one["name"] for one in found] == ["batching", "store", "prefix"]
+    page = (Path(__file__).resolve().parents[2] / "docs" / "measure.md").read_text(encoding="utf-8")
+    sides = [one[side] for one in found for side in ("plain", "ours")]
+    keys = {key for one in found for key in one} | {key for one in sides for key in one["facts"]}
+    assert [key for key in keys if f"`{key}`" not in page] == []
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.svg"
+    shown_page = shown(*given, "--only", "prefix", "--plot-out", str(plot))
+    assert "shared prefix" in shown_page
+    assert plot.stat().st_size > 1000
+
+
 def test_bench_startup(model: str) -> None:
     assert called("bench", "startup", model, *SMALL)["first_token_ms"]["median"] > 0
     assert "first token" in shown("bench", "startup", model, *SMALL)

@@ -29,7 +29,7 @@ COMMANDS = [
     "selftest",
     "convert",
 ]
-BENCH = ["bench latency", "bench startup", "bench ablate"]
+BENCH = ["bench latency", "bench throughput", "bench startup", "bench ablate", "bench compare"]
 
 
 def firsthand(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The commands that measure: bench latency, throughput, startup and ablate; profile.
+"""The commands that measure: bench latency, throughput, startup, ablate and compare; profile.
 
 Owns: their options and the layout of what they found.
 May not know: how anything is measured.
@@ -24,6 +24,10 @@ BAR_WIDTH = 20  # of the base's speed
 PromptTokens = Annotated[int, typer.Option(help="Tokens of the prompt.")]
 OutputTokens = Annotated[int, typer.Option(help="New tokens, the first one included.")]
 Repeats = Annotated[int, typer.Option(help="Measured runs; one more warms up.")]
+PlotOut = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw it too, as .svg, .png or .pdf; default: none."),
+]
 
 
 def latency(
@@ -134,10 +138,7 @@ def ablate(
         list[str] | None,
         typer.Option(metavar="VARIABLE", help="Change only this; may be repeated; default: all."),
     ] = None,
-    plot_out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw it too, as .svg, .png or .pdf; default: none."),
-    ] = None,
+    plot_out: PlotOut = None,
     loading: options.Loading = options.LOADING,
     as_json: options.AsJson = False,
 ) -> None:
@@ -181,6 +182,63 @@ def ablate(
             for one in outcomes
         ]
         print_table(("CHANGE", "PROMPT/S", "× BASE", "", "DECODE/S", "× BASE", ""), rows)
+
+
+def compare(
+    model: options.Model,
+    concurrency: Annotated[int, typer.Option(help="Sequences at once, at most.")] = 8,
+    output_tokens: Annotated[int, typer.Option(help="New tokens of the longest answer.")] = 128,
+    prefix_tokens: Annotated[int, typer.Option(help="Tokens that two prompts share.")] = 512,
+    repeats: Annotated[int, typer.Option(help="Measured pairs; one more warms up.")] = 3,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COMPARISON", help="Only batching, store or prefix; repeatable; default: all."
+        ),
+    ] = None,
+    plot_out: PlotOut = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Ours beside the plain way: continuous and static, paged and contiguous, shared prefixes."""
+    with reported(as_json):
+        from firsthand.generation.load_options import LoadOptions
+        from firsthand.measure import ablation_plot, comparison
+
+        if plot_out is not None:
+            ablation_plot.check_plot(plot_out)
+        outcomes = list(
+            comparison.compare(
+                model,
+                LoadOptions(**_load_options(loading)),
+                concurrency=concurrency,
+                output_tokens=output_tokens,
+                prefix_tokens=prefix_tokens,
+                repeats=repeats,
+                only=only or (),
+                begin=lambda name: say(f"measuring {name}"),
+            )
+        )
+        if plot_out is not None:
+            title = f"{Path(model).name}: {concurrency} at once, answers up to {output_tokens}"
+            ablation_plot.write_plot(outcomes, title, plot_out)
+            say(f"wrote {plot_out}")
+        if as_json:
+            print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
+            return
+        rows = [
+            (
+                one.name,
+                one.unit,
+                side.name,
+                f"{side.value.median:.1f}",
+                f"{one.advantage:.2f} ×" if side is one.ours else "",
+                ", ".join(f"{name} {value:.4g}" for name, value in side.facts.items()),
+            )
+            for one in outcomes
+            for side in (one.plain, one.ours)
+        ]
+        print_table(("COMPARISON", "UNIT", "WAY", "MEDIAN", "OURS", "SEEN"), rows)
 
 
 def profile(

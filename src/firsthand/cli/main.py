@@ -123,6 +123,7 @@ def _bench() -> typer.Typer:
         "throughput": bench.throughput,
         "startup": bench.startup,
         "ablate": bench.ablate,
+        "compare": bench.compare,
     }
     for name, command in commands.items():
         group.command(name, cls=Command)(flat(command))

@@ -37,9 +37,9 @@ from firsthand.evaluate.transcript import (
     play,
     seed_of,
 )
-from firsthand.generation.load_options import LoadOptions, SchedulerName
+from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import LoadedModel, Progress, load_model
-from firsthand.kvcache.contiguous import ContiguousStore
+from firsthand.generation.variants import check_plain, contiguous_store, varied
 from firsthand.models import families
 from firsthand.request import Request
 from firsthand.scheduling.plan import SequenceSlice, StepPlan
@@ -68,8 +68,7 @@ class Subject:
     thorough: bool
 
     def varied(self, **changes: Any) -> LoadedModel:
-        """The loaded model with some of `num_blocks`, `executor`, `store`, `max_step_tokens`,
-        `prefix_cache` (off unless given) and `scheduler` changed."""
+        """As `generation.variants.varied`."""
         return self.install(varied(self.loaded, **changes))
 
 
@@ -110,10 +109,7 @@ def load_for_proof(
     promise, or is varied by the proof itself."""
     if options.executor != "native":
         raise InvalidRequest("executor", "equal bits are the promise of the native executor")
-    plain = LoadOptions()
-    for name in ("kv_store", "scheduler", "prefix_cache", "block_size"):
-        if getattr(options, name) != getattr(plain, name):
-            raise InvalidRequest(name, "is set by the proof itself")
+    check_plain(options)
     sized = replace(options, max_sequences=AT_ONCE, max_logit_rows=MAX_LOGIT_ROWS)
     loaded = load_model(model, sized, progress)
     least = workload.MAX_TOKENS + 1
@@ -165,26 +161,6 @@ def _asked(name: str, promise: str, ask: Ask, subject: Subject) -> Outcome:
         (time.perf_counter() - started_s) * 1e3,
         None if failed is None else failed.difference,
     )
-
-
-def varied(
-    loaded: LoadedModel,
-    *,
-    num_blocks: int | None = None,
-    max_step_tokens: int | None = None,
-    prefix_cache: bool = False,
-    scheduler: SchedulerName = "fair",
-    **parts: Any,
-) -> LoadedModel:
-    """The same weights under another engine; nothing is loaded again."""
-    budget, limits = loaded.budget, loaded.limits
-    if num_blocks is not None:
-        budget = replace(budget, num_blocks=num_blocks)
-    if max_step_tokens is not None:
-        sequences = min(limits.max_sequences, max_step_tokens)
-        limits = replace(limits, max_step_tokens=max_step_tokens, max_sequences=sequences)
-    options = replace(loaded.options, prefix_cache=prefix_cache, scheduler=scheduler)
-    return replace(loaded, budget=budget, limits=limits, options=options, **parts)
 
 
 def alone(
@@ -340,17 +316,7 @@ def _choices(subject: Subject) -> Iterator[Part]:
 
 def _store(subject: Subject) -> Iterator[Part]:
     """Regions so scarce that the arena has to move some of them."""
-    loaded = subject.loaded
-    spec, options, size = loaded.spec, loaded.options, loaded.budget.block_size
-    store = ContiguousStore(
-        spec.num_layers,
-        spec.num_kv_heads,
-        spec.head_size,
-        num_slots=FEW_REGIONS * size,
-        max_tokens=workload.MAX_TOKENS,
-        kv_dtype=options.kv_dtype,
-        layout=options.kv_layout,
-    )
+    store = contiguous_store(subject.loaded, FEW_REGIONS, workload.MAX_TOKENS)
     rounds = [[one] for one in subject.requests]
     scarce = subject.varied(store=store, num_blocks=FEW_REGIONS)
     ran = play(scarce, rounds, subject.known, steps_between=1)

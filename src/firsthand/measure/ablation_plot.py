@@ -1,8 +1,8 @@
-"""What each choice is worth, as a picture.
+"""What each choice is worth, and what ours is beside the plain way, as a picture.
 
 Owns: the picture's form, and the only import of matplotlib (the extra `plots`), when one is drawn.
 May not know: how a ratio was measured.
-Read next: `ablation.py`.
+Read next: `ablation.py`, `comparison.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 from firsthand.errors import InvalidRequest
 from firsthand.measure.ablation import Outcome
+from firsthand.measure.comparison import Comparison
 
 SUFFIXES = (".svg", ".png", ".pdf")
 PROMPT_COLOUR, DECODE_COLOUR = "#1f77b4", "#ff7f0e"
-TICKS = (0.125, 0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0)
+TICKS = (0.125, 0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0, 32.0)
 ROW_INCHES, WIDTH_INCHES = 0.34, 8.0
 
 
@@ -33,41 +34,58 @@ def check_plot(path: Path) -> None:
         raise InvalidRequest("plot_out", message) from None
 
 
-def write_plot(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
+def write_plot(outcomes: Sequence[Outcome | Comparison], title: str, path: Path) -> None:
     """Draw them into a file of the suffix's form."""
     figure_of(outcomes, title).savefig(path)
 
 
-def figure_of(outcomes: Sequence[Outcome], title: str) -> Any:
-    """One row per variation, its prompt and its decode speed by that of the base, on a scale where
-    half and twice are equally far. The grey band is what the base itself, loaded again, was off."""
+def figure_of(outcomes: Sequence[Outcome | Comparison], title: str) -> Any:
+    """One row each, on a scale where half and twice are equally far. Of a variation its prompt and
+    its decode speed by those of the base; the grey band is what the base itself, loaded again, was
+    off. Of a comparison, how many times better ours is."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH_INCHES, 1.6 + ROW_INCHES * len(outcomes)), layout="constrained")
     axes = figure.subplots()
-    places = range(len(outcomes))
-    noise = max((_off(one) for one in outcomes if one.variable == "base"), default=1.0)
+    ablated = [one for one in outcomes if isinstance(one, Outcome)]
+    noise = max((_off(one) for one in ablated if one.variable == "base"), default=1.0)
     axes.axvspan(1 / noise, noise, color="0.9", zorder=0)
     axes.axvline(1.0, color="0.4", linewidth=1, zorder=1)
-    for name, colour, shift, ratios in (
-        ("prompt", PROMPT_COLOUR, -0.14, [one.prompt_ratio for one in outcomes]),
-        ("decode", DECODE_COLOUR, 0.14, [one.decode_ratio for one in outcomes]),
+    ratios = [_ratios(one) for one in outcomes]
+    for name, colour, shift in (
+        ("prompt", PROMPT_COLOUR, -0.14),
+        ("decode", DECODE_COLOUR, 0.14),
+        ("ours by plain", PROMPT_COLOUR, 0.0),
     ):
-        rows = [place + shift for place in places]
-        axes.hlines(rows, 1.0, ratios, color=colour, linewidth=2)
-        axes.plot(ratios, rows, "o", color=colour, markersize=5, label=name)
+        rows = [place + shift for place, values in enumerate(ratios) if name in values]
+        reached = [values[name] for values in ratios if name in values]
+        if rows:
+            axes.hlines(rows, 1.0, reached, color=colour, linewidth=2)
+            axes.plot(reached, rows, "o", color=colour, markersize=5, label=name)
     axes.set_xscale("log", base=2)
-    reach = [1.0, *(ratio for one in outcomes for ratio in (one.prompt_ratio, one.decode_ratio))]
+    reach = [1.0, *(ratio for values in ratios for ratio in values.values())]
     shown = [tick for tick in TICKS if min(reach) * 0.9 <= tick <= max(reach) * 1.1]
     axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
     axes.set_xticks([], minor=True)
-    axes.set_yticks(list(places), [f"{one.variable} {one.value}".rstrip() for one in outcomes])
+    axes.set_yticks(list(range(len(outcomes))), [_label(one) for one in outcomes])
     axes.invert_yaxis()
-    axes.set_xlabel("speed by that of the base (above 1 is faster)")
+    axes.set_xlabel("by that of the base (above 1 is better)")
     axes.set_title(title)
     axes.grid(axis="x", color="0.9")
     axes.legend(loc="best")
     return figure
+
+
+def _ratios(one: Outcome | Comparison) -> dict[str, float]:
+    if isinstance(one, Outcome):
+        return {"prompt": one.prompt_ratio, "decode": one.decode_ratio}
+    return {"ours by plain": one.advantage}
+
+
+def _label(one: Outcome | Comparison) -> str:
+    if isinstance(one, Outcome):
+        return f"{one.variable} {one.value}".rstrip()
+    return f"{one.ours.name} by {one.plain.name}"
 
 
 def _off(outcome: Outcome) -> float:
