@@ -24,7 +24,7 @@ CMAKE = $(VENV)/bin/cmake -S . -G Ninja --log-level=WARNING \
 LINT := bench src tests
 PURE := not native and not torch and not oracle and not model and not slow and not gpu
 
-.PHONY: run chat serve test sanitize check bench rivals compare soak format install native clean
+.PHONY: run chat serve test simulate sanitize check bench rivals compare soak format install native clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed ## fetch the default model and answer one prompt
@@ -40,6 +40,11 @@ test: $(VENV)/.oracles $(VENV)/.system ## every test that needs no GPU; fetches 
 	$(FIRSTHAND) pull smollm2-135m
 	$(FIRSTHAND) pull gemma3-270m
 	FIRSTHAND_REQUIRE_MODELS=1 $(PY) -m pytest -m "not gpu and not soak" $(PYTEST_ARGS)
+
+SEED ?= 0
+STEPS ?= 10000000
+simulate: $(VENV)/.checks ## random workloads on the real scheduler, from SEED on
+	@$(PY) -m tests.simulation --seed $(SEED) --steps $(STEPS)
 
 # Both libraries come before Python: one sees every allocation, the other has the exceptions that it
 # watches. Leaks are not looked for: an interpreter leaves much to its end.

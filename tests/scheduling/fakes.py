@@ -1,7 +1,7 @@
 """A model that only tells what it read, and a ledger of what each request was given.
 
 Owns: the fake runner, which keeps in each slot what a kernel would have to find there.
-May not know: how the scheduler decides. Read next: `test_simulation.py`.
+May not know: how the scheduler decides. Read next: `bench.py`.
 """
 
 from __future__ import annotations

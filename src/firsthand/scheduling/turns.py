@@ -41,7 +41,8 @@ class Door:
     def next(self, hungry: Items[Sequence], *, is_full: bool) -> Sequence | None:
         """Who is next for tokens: of those that run with a gap, and of those that wait.
 
-        In a class the running go first, so that prompts are finished one after the other.
+        In a class the running go first, so that prompts are finished one after the other; only
+        what is overdue is not kept from its turn by them.
         """
         asked: list[Sequence] = []
         classes: set[int] = set()
@@ -51,7 +52,9 @@ class Door:
                 asked.append(sequence)
         if self._closed and not is_full:
             for sequence in self._queue.heads(self._now_s, self._unfit.keys()):
-                if sequence.class_index < self._closed and sequence.class_index not in classes:
+                if sequence.class_index >= self._closed:
+                    continue
+                if sequence.class_index not in classes or self._level(sequence) == OVERDUE:
                     asked.append(sequence)
         if len(asked) < 2:
             return asked[0] if asked else None
