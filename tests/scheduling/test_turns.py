@@ -96,6 +96,19 @@ def test_s33_an_overdue_request_that_does_not_fit_is_passed_by_nobody() -> None:
     assert seen["big"] <= seen["small"]
 
 
+def test_s33_a_prompt_being_read_keeps_no_overdue_request_of_its_class_from_its_turn() -> None:
+    """Found by the simulation: a lower class that was owed was admitted past it."""
+    policy = Policy(ageing_s=2.0, shares=(1, 1, 1))
+    bench = Bench(sequences=3, budget=3, blocks=64, size=4, policy=policy)
+    bench.add("long", prompt=40, new=1, priority=URGENT)
+    bench.step()
+    bench.add("one", prompt=2, new=1, priority=URGENT)
+    bench.now_s += 2.0
+    bench.add("low", prompt=2, new=1, priority=Priority.BACKGROUND)
+    seen = first_steps(bench)
+    assert seen["one"] <= seen["low"]
+
+
 def test_s34_a_flood_of_urgent_requests_leaves_the_others_their_share() -> None:
     policy = Policy(ageing_s=PATIENT, shares=(4, 2, 2))
     bench = Bench(sequences=8, blocks=256, budget=32, policy=policy)

@@ -202,6 +202,7 @@ class StaticQueue:
     def __init__(self, max_sequences: int) -> None:
         self._max_sequences = max_sequences
         self._waiting: dict[int, Sequence] = {}
+        self._num_waiting = [0] * len(CLASSES)
         self._batch: list[Sequence] = []
 
     @property
@@ -210,10 +211,7 @@ class StaticQueue:
 
     @property
     def num_waiting(self) -> tuple[int, ...]:
-        counts = [0] * len(CLASSES)
-        for sequence in self._waiting.values():
-            counts[sequence.class_index] += 1
-        return tuple(counts)
+        return tuple(self._num_waiting)
 
     def sequences(self) -> dict[int, Sequence]:
         return dict(self._waiting)
@@ -224,9 +222,11 @@ class StaticQueue:
 
     def add(self, sequence: Sequence) -> None:
         self._waiting[sequence.sequence_id] = sequence
+        self._num_waiting[sequence.class_index] += 1
 
     def remove(self, sequence: Sequence) -> None:
         del self._waiting[sequence.sequence_id]
+        self._num_waiting[sequence.class_index] -= 1
         if sequence in self._batch:
             self._batch.remove(sequence)
 
