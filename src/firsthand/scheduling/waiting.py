@@ -150,6 +150,7 @@ class FairQueue:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._classes = [_Class(index) for index in range(len(CLASSES))]
+        self._num_waiting = [0] * len(CLASSES)
         self._step = 0
 
     @property
@@ -158,7 +159,7 @@ class FairQueue:
 
     @property
     def num_waiting(self) -> tuple[int, ...]:
-        return tuple(len(one.started) + len(one.fresh) for one in self._classes)
+        return tuple(self._num_waiting)
 
     def sequences(self) -> dict[int, Sequence]:
         return {key: value for one in self._classes for key, value in one.all().items()}
@@ -168,9 +169,11 @@ class FairQueue:
 
     def add(self, sequence: Sequence) -> None:
         self._classes[sequence.class_index].add(sequence, self._step)
+        self._num_waiting[sequence.class_index] += 1
 
     def remove(self, sequence: Sequence) -> None:
         self._classes[sequence.class_index].remove(sequence)
+        self._num_waiting[sequence.class_index] -= 1
 
     def heads(self, now_s: float, skip: Set[int]) -> list[Sequence]:
         found = (one.head(now_s, self._step, self._policy, skip) for one in self._classes)
