@@ -25,9 +25,10 @@ def loaded(micro_folder: Path) -> LoadedModel:
 def test_a_warm_engine_holds_nothing_and_answers(loaded: LoadedModel) -> None:
     steps: list[StepFacts] = []
     assembly = assemble(loaded, time.perf_counter, steps.append)
-    longest_ms = warm_up(assembly, loaded, time.perf_counter)
+    longest = warm_up(assembly, loaded)
     assert [step.slice_tokens for step in steps] == [(WARM_TOKENS,), (1,)] * 2
-    assert longest_ms > steps[2].run_ms
+    assert longest.ms > steps[2].run_ms
+    assert longest.cpu_ms > 0
     assert steps[-1].num_used_blocks == 0
     assert not assembly.engine.has_work
     assembly.engine.add(Request("a", (1, 2), SamplingParams(), StopRules(2), seed=1))
@@ -38,7 +39,7 @@ def test_a_warm_engine_holds_nothing_and_answers(loaded: LoadedModel) -> None:
 def test_the_shortest_context_is_warmed_too(micro_folder: Path) -> None:
     loaded = load_model(micro_folder, LoadOptions(max_context=16, threads=1))
     assembly = assemble(loaded, time.perf_counter, lambda facts: None)
-    assert warm_up(assembly, loaded, time.perf_counter) > 0
+    assert warm_up(assembly, loaded).ms > 0
 
 
 def test_a_model_whose_first_step_fails_is_not_ready(
@@ -50,4 +51,4 @@ def test_a_model_whose_first_step_fails_is_not_ready(
     monkeypatch.setattr(loaded.executor, "run", fail)
     assembly = assemble(loaded, time.perf_counter, lambda facts: None)
     with pytest.raises(EngineError, match="on purpose"):
-        warm_up(assembly, loaded, time.perf_counter)
+        warm_up(assembly, loaded)

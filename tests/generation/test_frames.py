@@ -69,7 +69,14 @@ FACTS = StepFacts(
     6, 7, PlanFacts((Admitted("a", 0, 0.5, 16, True),), 1, 2, 3, (1, 2, 3)),
 )  # fmt: skip
 ENGINE = EngineFacts(
-    Limits(100, 50, 4, 8), 10, 16, 4096, LoadTimes(1, 2, 3, 4, 5, 15), Memory(1, 2, 3, 4, 5), 9.5
+    Limits(100, 50, 4, 8),
+    10,
+    16,
+    4096,
+    LoadTimes(1, 2, 3, 4, 5, 15),
+    Memory(1, 2, 3, 4, 5),
+    9.5,
+    8.5,
 )
 TO_CHILD: list[Any] = [
     Load("model", LoadOptions(max_context=64, disabled_rules=["x"], memory_limit="2GiB")),

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from firsthand.errors import EngineError, EngineUnavailable, InvalidRequest
+from firsthand.generation.assembly import StepCost
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
 from firsthand.generation.frames import Load
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.remote import Remote, RemoteStream, Watch
+from firsthand.generation.remote import Remote, RemoteStream, Watch, is_hung
 from firsthand.generation.report import LoadTimes, Memory, StepLedger, build_report
 from firsthand.generation.service_values import Prompt, Status
 from firsthand.generation.texts import Texts
@@ -162,6 +163,22 @@ def test_a_wait_that_is_cancelled_loses_nothing_and_a_close_ends_a_wait() -> Non
             await fed.stream.completions()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "used_s", "hung"),
+    [
+        (7.9, 0.0, False),
+        (8.1, 0.0, True),  # stopped, or waits for what does not come
+        (8.1, 2.0, False),  # slow: it gets a quarter of a processor
+        (60.0, 7.9, False),
+        (8.1, 8.1, True),  # turns in a circle: no step takes so much
+        (8.1, None, True),
+    ],
+)
+def test_a_step_that_is_slow_is_no_hang(silent_s: float, used_s: float | None, hung: bool) -> None:
+    assert is_hung(silent_s, used_s, StepCost(1000.0, 2000.0), 8.0) is hung
+    assert not is_hung(9.0, None, StepCost(3000.0, 3000.0), 8.0)
 
 
 class Watched:

@@ -133,6 +133,21 @@ def test_chunks_joined_are_the_completion_and_the_times_add_up(micro: ServiceOpt
     run(work, micro)
 
 
+def test_tokens_that_were_found_computed_are_told(micro: ServiceOptions) -> None:
+    async def work(service: Service) -> None:
+        prompt = await service.tokenize("the same words, and again the same words")
+        for expected in (0, 32):
+            stream = service.submit(prompt, {"max_tokens": 2, "ignore_end": True}, n=2)
+            completions = await stream.completions()
+            assert stream.usage.cached_tokens == expected
+            assert completions[0].report.num_cached_tokens == expected
+        salted = service.submit(prompt, {"max_tokens": 2, "cache_salt": "other"})
+        await salted.completions()
+        assert salted.usage.cached_tokens == 0
+
+    run(work, micro)
+
+
 def test_what_ends_a_text_is_part_of_it_when_asked(micro: ServiceOptions) -> None:
     async def work(service: Service) -> None:
         prompt = await service.tokenize("x")
@@ -359,7 +374,7 @@ def test_a_hung_engine_is_seen_and_replaced(micro: ServiceOptions) -> None:
         started_s = time.monotonic()
         with pytest.raises(EngineUnavailable, match="hung"):
             await stream.completions()
-        assert 2.0 < time.monotonic() - started_s < 10.0
+        assert 4.0 < time.monotonic() - started_s < 10.0
         await service.wait_ready()
         assert told == [Status.DEGRADED, Status.RESTARTING, Status.READY]
 
@@ -374,7 +389,7 @@ def test_an_engine_that_only_pauses_is_late_and_then_ready(micro: ServiceOptions
         os.kill(pid, signal.SIGSTOP)
         await until(lambda: service.state.status is Status.DEGRADED)
         heartbeat_age_s = service.state.heartbeat_age_s
-        assert heartbeat_age_s is not None and heartbeat_age_s > 3.0
+        assert heartbeat_age_s is not None and heartbeat_age_s > 2.0
         os.kill(pid, signal.SIGCONT)
         await until(lambda: service.state.status is Status.READY)
         assert (await stream.completions())[0].finish.reason is FinishReason.LENGTH
@@ -448,11 +463,12 @@ def test_the_loop_is_not_held_by_long_texts(micro: ServiceOptions) -> None:
         done = asyncio.Event()
 
         async def watch() -> None:
+            """The processor time that the loop's thread takes between two of its turns."""
             nonlocal longest_s
             while not done.is_set():
-                started_s = time.perf_counter()
-                await asyncio.sleep(0.001)
-                longest_s = max(longest_s, time.perf_counter() - started_s)
+                started_s = time.thread_time()
+                await asyncio.sleep(0)
+                longest_s = max(longest_s, time.thread_time() - started_s)
 
         task = asyncio.create_task(watch())
         messages = [{"role": "user", "content": "long " * 40} for _ in range(100)]
@@ -463,4 +479,4 @@ def test_the_loop_is_not_held_by_long_texts(micro: ServiceOptions) -> None:
         await task
         return longest_s
 
-    assert run(work, micro) < 0.1
+    assert run(work, micro) < 0.02

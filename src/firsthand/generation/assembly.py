@@ -7,8 +7,10 @@ Read next: `engine/engine.py`; above, `llm.py` (a thread around it) and `child.p
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from firsthand.compute.executor import Executor
 from firsthand.compute.native._native import Threads
@@ -57,18 +59,25 @@ def max_requests(loaded: LoadedModel) -> int:
     return MAX_WAITING + loaded.limits.max_sequences
 
 
-def warm_up(assembly: Assembly, loaded: LoadedModel, clock: Callable[[], float]) -> float:
+class StepCost(NamedTuple):
+    """What a step takes: time, and processor time of all threads."""
+
+    ms: float
+    cpu_ms: float
+
+
+def warm_up(assembly: Assembly, loaded: LoadedModel) -> StepCost:
     """Run a short prompt twice, and a token after each: pages, threads and kernels have then been
-    used. Gives an estimate of the longest step in ms, from the second prompt. Nothing of it stays
-    that a request could find: each has a cache salt of its own.
+    used. Gives an estimate of the longest step, from the second prompt. Nothing of it stays that
+    a request could find: each has a cache salt of its own.
 
     Raises EngineError when a step fails.
     """
     limits = loaded.limits
     num_tokens = min(WARM_TOKENS, limits.context_length - 2, limits.max_step_tokens)
     if num_tokens < 1:
-        return 0.0
-    prompt_ms = 0.0
+        return StepCost(0.0, 0.0)
+    cost = StepCost(0.0, 0.0)
     for name in ("warm-up-1", "warm-up-2"):
         assembly.engine.add(
             Request(
@@ -80,15 +89,18 @@ def warm_up(assembly: Assembly, loaded: LoadedModel, clock: Callable[[], float])
                 cache_salt=name,
             )
         )
-        started_s = clock()
+        started_s, cpu_s = time.perf_counter(), time.process_time()
         events = assembly.engine.step()
-        prompt_ms = (clock() - started_s) * 1e3
+        cost = StepCost(
+            (time.perf_counter() - started_s) * 1e3, (time.process_time() - cpu_s) * 1e3
+        )
         while assembly.engine.has_work:
             events = assembly.engine.step()
         finish = events[-1].finish
         if finish is None or finish.reason is not FinishReason.LENGTH:
             raise EngineError(f"the model's first step failed: {finish and finish.cause}")
-    return prompt_ms / num_tokens * limits.max_step_tokens
+    times = limits.max_step_tokens / num_tokens
+    return StepCost(cost.ms * times, cost.cpu_ms * times)
 
 
 def sampler_of(executor: Executor) -> Sampler:

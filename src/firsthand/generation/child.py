@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import EngineError, FirsthandError
-from firsthand.generation.assembly import assemble, warm_up
+from firsthand.generation.assembly import StepCost, assemble, warm_up
 from firsthand.generation.frames import (
     Abort,
     EngineFacts,
@@ -179,12 +179,11 @@ def load(connection: Connection, loop: Loop, clock: Callable[[], float]) -> Engi
     loaded = load_model(first.model, first.options, progress)
     loaded.claim()
     assembly = assemble(loaded, clock, loop.on_step)
-    longest_step_ms = warm_up(assembly, loaded, clock)
-    connection.send(Ready(_facts(loaded, longest_step_ms)))
+    connection.send(Ready(_facts(loaded, warm_up(assembly, loaded))))
     return assembly.engine
 
 
-def _facts(loaded: LoadedModel, longest_step_ms: float) -> EngineFacts:
+def _facts(loaded: LoadedModel, longest: StepCost) -> EngineFacts:
     held, store = loaded.executor.memory(), loaded.store
     return EngineFacts(
         limits=loaded.limits,
@@ -199,7 +198,8 @@ def _facts(loaded: LoadedModel, longest_step_ms: float) -> EngineFacts:
             kv_used_bytes=0,
             peak_rss_bytes=peak_rss_bytes(),
         ),
-        longest_step_ms=longest_step_ms,
+        longest_step_ms=longest.ms,
+        longest_step_cpu_ms=longest.cpu_ms,
     )
 
 

@@ -62,8 +62,8 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """What is true of an engine from its first step to its last. `longest_step_ms` estimates a
-    step of `limits.max_step_tokens` tokens from the warm-up."""
+    """What is true of an engine from its first step to its last. The longest step is an
+    estimate from the warm-up: `limits.max_step_tokens` tokens, in time and in processor time."""
 
     limits: Limits
     num_blocks: int
@@ -72,6 +72,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     load: LoadTimes
     memory: Memory
     longest_step_ms: float
+    longest_step_cpu_ms: float
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):

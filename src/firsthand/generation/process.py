@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from firsthand.errors import EngineError
 from firsthand.generation.frames import FromChild, ToChild, encode, parent_reader
@@ -106,6 +107,15 @@ class EngineProcess:
         """True as soon as it has ended, or closed the connection; False after `limit_s`."""
         await asyncio.wait({self._link.ended}, timeout=limit_s)
         return self._link.ended.done() or self._process.poll() is not None
+
+    def cpu_s(self) -> float | None:
+        """Processor time that it has used, of all threads; None where the system does not say."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+            user, system = stat.rpartition(")")[2].split()[11:13]  # its name may hold anything
+            return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError):
+            return None
 
     def kill(self) -> None:
         self._process.kill()

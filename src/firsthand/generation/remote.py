@@ -5,10 +5,9 @@ May not know: text, tokenizers, what the events become.
 Read next: `child.py` (the other end), `process.py` (one child), `frames.py` (what passes).
 
 One event loop owns it; there are no threads. A child that dies closes its connection, which is
-seen at once. One that hangs answers no ping: its step loop was silent for `hang_s`, or for three
-times its longest step if that is more, and it is killed. Then every open stream raises
-EngineUnavailable, and the next child loads. The first load is different: its error is the
-caller's, and it is not tried again unless asked.
+seen at once. One that hangs answers no ping (`is_hung` tells it from one that is only slow), and is
+killed. Then every open stream raises EngineUnavailable, and the next child loads. The first load is
+different: its error is the caller's, and it is not tried again unless asked.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from firsthand.errors import (
     FirsthandError,
     InvalidRequest,
 )
+from firsthand.generation.assembly import StepCost
 from firsthand.generation.frames import (
     Abort,
     EngineFacts,
@@ -47,19 +47,35 @@ from firsthand.generation.service_values import Status
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.admission import check_fits, check_request
 
-LONGEST_STEPS = 3.0  # so many of the longest steps without an answer are a hang
+LONGEST_STEPS = 4.0  # so much more than the longest step takes is no step
+IDLE_SHARE = 0.05  # of one processor; less is no work
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """How closely a child is watched, in seconds. A silence of `late_s` is told as degraded."""
 
-    hang_s: float = 8.0
-    late_s: float = 3.0
+    hang_s: float = 5.0
+    late_s: float = 2.0
     beat_s: float = 0.5
     retry_s: float = 0.25  # before the second start in a row that fails, doubling from there
     max_retry_s: float = 30.0
     stable_s: float = 10.0  # a child that was ready for so long did not fail to start
+
+
+def is_hung(silent_s: float, used_s: float | None, longest: StepCost, limit_s: float) -> bool:
+    """Whether a step loop that has been silent for so long, and used so much processor time
+    meanwhile, is to be given up.
+
+    After `limit_s` it is, unless it works on a step: it has used processor time, but less than a
+    few of the longest steps do. On a machine that others keep busy that can take long, and to end
+    it would not make it faster. Where the system does not tell what was used, time decides.
+    """
+    if silent_s <= limit_s:
+        return False
+    if used_s is None:
+        return silent_s > LONGEST_STEPS * longest.ms * 1e-3
+    return used_s < IDLE_SHARE * silent_s or used_s > LONGEST_STEPS * longest.cpu_ms * 1e-3
 
 
 class RemoteStream:
@@ -161,13 +177,13 @@ class Remote:
         self._settled = asyncio.Event()  # ready, or will not be
         self._fault: FirsthandError | None = None  # of the child that loads, or loaded, now
         self._silent_s = 0.0
+        self._longest = StepCost(0.0, 0.0)
         self._ready_s: float | None = None  # when this child became ready
         self._was_ready = False  # this child, or one before it since `start`
         self.facts: EngineFacts | None = None  # of the last child that was ready
         self.status = Status.ASLEEP
         self.reason = ""
         self.since_s = clock()
-        self.longest_step_ms = 0.0
         self.last_step_s: float | None = None
         self.num_restarts = 0
         self.peak_rss_bytes = 0
@@ -261,7 +277,6 @@ class Remote:
     async def _run_child(self) -> str:
         """Start a child and watch it to its end; gives the reason of that."""
         self._fault, self._silent_s, self.progress = None, 0.0, None
-        self.longest_step_ms = 0.0
         try:
             process = await EngineProcess.start(self._take)
         except OSError as error:
@@ -280,19 +295,22 @@ class Remote:
     async def _attend(self, process: EngineProcess) -> str | None:
         """Ping it until it ends; None. Or until it has to be ended: why."""
         number = 0
-        asked_s = self._clock()
+        asked_s, used_s = self._clock(), process.cpu_s()
         while not await process.wait_ended(self._watch.beat_s):
             # A pause of this process itself is no silence of the other: at most two beats count.
             now_s = self._clock()
             passed_s, asked_s = min(now_s - asked_s, 2 * self._watch.beat_s), now_s
             if self._ready_s is None:
                 continue
+            if self._silent_s == 0.0:
+                used_s = process.cpu_s()
             self._silent_s += passed_s
-            longest_s = self.longest_step_ms * 1e-3
-            if self._silent_s > max(self._watch.hang_s, LONGEST_STEPS * longest_s):
+            now_used_s = process.cpu_s()
+            meanwhile_s = None if now_used_s is None or used_s is None else now_used_s - used_s
+            if is_hung(self._silent_s, meanwhile_s, self._longest, self._watch.hang_s):
                 process.kill()
                 return f"the engine hung: its step loop was silent for {self._silent_s:.1f} s"
-            if self._silent_s > max(self._watch.late_s, longest_s):
+            if self._silent_s > max(self._watch.late_s, self._longest.ms * 1e-3):
                 self._set(Status.DEGRADED, "the step loop is late")
             number += 1
             process.send(Ping(number))
@@ -321,7 +339,7 @@ class Remote:
         if self.status not in (Status.LOADING, Status.RESTARTING):
             return  # `stop` was faster
         self.facts = facts
-        self.longest_step_ms = facts.longest_step_ms
+        self._longest = StepCost(facts.longest_step_ms, facts.longest_step_cpu_ms)
         self.peak_rss_bytes = facts.memory.peak_rss_bytes
         self.progress = None
         self._ready_s, self._was_ready = self._clock(), True
@@ -333,7 +351,8 @@ class Remote:
             self._moved()
             self.last_step_s = self._clock()
             step_ms = facts.plan_ms + facts.run_ms + facts.commit_ms
-            self.longest_step_ms = max(self.longest_step_ms, step_ms)
+            if step_ms > self._longest.ms:
+                self._longest = self._longest._replace(ms=step_ms)
             self._on_step(facts)
         streams = self._streams
         for event in events:

@@ -17,15 +17,15 @@ from firsthand.generation.load_options import LoadOptions
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
     """`model` is a name, a path or a hub id; `name` what the service calls it (default: the model
-    as given). `chat_template` replaces the model's own. A step loop that is silent for `hang_s`
-    (or three times the longest step that the model can take, if that is more) is taken for hung.
+    as given). `chat_template` replaces the model's own. A step loop that is silent for `hang_s`,
+    and does not work on a step meanwhile, is taken for hung and replaced.
     `max_requests` bounds what waits and runs together; one more is refused: CapacityExceeded."""
 
     model: str | Path
     load: LoadOptions = field(default_factory=LoadOptions)
     name: str | None = None
     chat_template: str | None = None
-    hang_s: float = 8.0
+    hang_s: float = 5.0
     max_requests: int = 1040
 
 
