@@ -49,6 +49,8 @@ def serving(
 ) -> Iterator[Running]:
     """`make` builds the app on the loop that will serve it; `close` runs there at the end."""
     listener = socket.socket()
+    # Small buffers, which the connections inherit: a slow reader is felt after kilobytes.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
     listener.bind(("127.0.0.1", 0))
     port: int = listener.getsockname()[1]
     ready: list[tuple[uvicorn.Server, asyncio.AbstractEventLoop]] = []
@@ -79,7 +81,7 @@ def serving(
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
-    assert started.wait(60), "the server did not start"
+    assert started.wait(120), "the server did not start"
     if failed:
         raise failed[0]
     server, loop = ready[0]
@@ -87,7 +89,7 @@ def serving(
         yield Running(port, loop)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), "the server did not stop"
 
 

@@ -107,6 +107,8 @@ def test_predict_in_json_and_message_pack(ask: Ask, service: FakeService) -> Non
     assert (reply["request_id"], reply["outputs"]) == ("r1", ["Hello", "Hello"])
     assert 0 < reply["latency_ms"] < 10_000
     assert service.options[0] == {"seed": 1, "max_tokens": 5}
+    timing = ask("POST", "/predict", json=body).headers["server-timing"]
+    assert timing == "queue;dur=0.2, prefill;dur=3.0, decode;dur=4.0"
     packed = ask("POST", "/predict", content=msgspec.msgpack.encode(body), headers=PACK)
     assert packed.headers["content-type"] == "application/msgpack"
     assert msgspec.msgpack.decode(packed.content)["outputs"] == ["Hello", "Hello"]

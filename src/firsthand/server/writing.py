@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from firsthand.generation.completion import Completion, TokenLogprob
-from firsthand.generation.service import StreamUsage
+from firsthand.generation.service import Service, StreamUsage
 from firsthand.request import FinishReason
+
+MANIFEST_CHARS = 16
 
 
 def new_id(prefix: str) -> str:
@@ -69,6 +71,23 @@ def timings(completion: Completion, cached_tokens: int) -> dict[str, Any]:
         "queue_ms": report.queue_ms,
         "ttft_ms": report.ttft_ms,
     }
+
+
+def manifest(service: Service) -> dict[str, str]:
+    """The header that says what answers: the short hash of the model's manifest, once known."""
+    known = service.model.manifest_sha256
+    return {} if known is None else {"x-manifest": known[:MANIFEST_CHARS]}
+
+
+def server_timing(completions: Sequence[Completion]) -> dict[str, str]:
+    """The header that browsers show, in milliseconds; of the first answer."""
+    report = completions[0].report
+    phases = (
+        ("queue", report.queue_ms),
+        ("prefill", report.prompt_ms),
+        ("decode", report.predicted_ms),
+    )
+    return {"server-timing": ", ".join(f"{name};dur={spent:.1f}" for name, spent in phases)}
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ Read next: `../answers.py`, `../writing.py`, `completions.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -53,8 +53,8 @@ def chat_router(house: House) -> APIRouter:
             answers = submit(house, request, Asked(CHAT, model, service, body), [prompt], options)
         reply = ChatAnswer(model, body, answers)
         if body.stream:
-            return EventStreamResponse(reply.events(), house.stream)
-        return json_reply(await unless_gone(request, reply.whole()))
+            return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
+        return await unless_gone(request, reply.whole(writing.manifest(service)))
 
     @router.post(RENDER, **described(ChatBody, RenderReply, "Show the prompt of a conversation"))
     async def rendered(request: Request) -> Response:
@@ -123,7 +123,7 @@ class ChatAnswer:
         self._head = {"id": writing.new_id("chatcmpl-"), "created": writing.now(), "model": model}
         self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self, headers: Mapping[str, str]) -> Response:
         completions = await self._answers.completions()
         reply: dict[str, Any] = {
             **self._head,
@@ -135,7 +135,7 @@ class ChatAnswer:
             reply["prompt_token_ids"] = self._answers.prompt_token_ids[0]
         if self._body.wants_timings:
             reply["timings"] = writing.timings(completions[0], self._answers.cached_tokens(0))
-        return reply
+        return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
         choice = {

@@ -7,7 +7,7 @@ Read next: `../answers.py`, `../writing.py`, `chat.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -49,8 +49,8 @@ def completions_router(house: House) -> APIRouter:
             answers = submit(house, request, asked, prompts, options)
         reply = CompletionAnswer(model, body, answers, echoes)
         if body.stream:
-            return EventStreamResponse(reply.events(), house.stream)
-        return json_reply(await unless_gone(request, reply.whole()))
+            return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
+        return await unless_gone(request, reply.whole(writing.manifest(service)))
 
     return router
 
@@ -111,7 +111,7 @@ class CompletionAnswer:
     def _echo(self, index: int) -> str:
         return "" if self._echoes is None else self._echoes[index // self._n]
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self, headers: Mapping[str, str]) -> Response:
         completions = await self._answers.completions()
         reply: dict[str, Any] = {
             **self._head,
@@ -120,7 +120,7 @@ class CompletionAnswer:
         }
         if self._body.wants_timings:
             reply["timings"] = writing.timings(completions[0], self._answers.cached_tokens(0))
-        return reply
+        return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
         choice = {

@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from firsthand.generation.options import Options
-from firsthand.server.answers import Answers, unless_gone
+from firsthand.server import writing
+from firsthand.server.answers import unless_gone
 from firsthand.server.body import MESSAGE_PACK, read_body, wants_message_pack
 from firsthand.server.house import House
 from firsthand.server.openapi import described
@@ -50,15 +51,16 @@ def predict_router(house: House) -> APIRouter:
             asked = Asked(PREDICT, model, service, Sampling())
             options: Options = {**predict_options(given), **header_options(request)}
             answers = submit(house, request, asked, prompts, options)
-        outputs = await unless_gone(request, _texts(answers))
+        completions = await unless_gone(request, answers.completions())
         reply = {
             "request_id": body.request_id,
-            "outputs": outputs,
+            "outputs": [completion.text for completion in completions],
             "latency_ms": (time.perf_counter() - started_s) * 1e3,
         }
+        headers = writing.manifest(service) | writing.server_timing(completions)
         if wants_message_pack(request):
-            return Response(msgspec.msgpack.encode(reply), media_type=MESSAGE_PACK)
-        return json_reply(reply)
+            return Response(msgspec.msgpack.encode(reply), 200, headers, MESSAGE_PACK)
+        return json_reply(reply, headers)
 
     return router
 
@@ -69,7 +71,3 @@ def predict_options(given: PredictOptions) -> Options:
     options.update({name: value for name, value in named.items() if value is not None})  # type: ignore[typeddict-item]
     options["max_tokens"] = DEFAULT_MAX_LENGTH if given.max_length is None else given.max_length
     return options
-
-
-async def _texts(answers: Answers) -> list[str]:
-    return [completion.text for completion in await answers.completions()]

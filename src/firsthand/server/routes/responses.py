@@ -11,7 +11,7 @@ output_text.done, content_part.done, output_item.done, completed (or incomplete)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -54,8 +54,8 @@ def responses_router(house: House) -> APIRouter:
             answers = submit(house, request, asked, [prompt], options)
         reply = ResponseAnswer(model, body, answers)
         if body.stream:
-            return EventStreamResponse(reply.events(), house.stream)
-        return json_reply(await unless_gone(request, reply.whole()))
+            return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
+        return await unless_gone(request, reply.whole(writing.manifest(service)))
 
     return router
 
@@ -108,9 +108,10 @@ class ResponseAnswer:
         self._created = writing.now()
         self._num_events = 0
 
-    async def whole(self) -> dict[str, Any]:
-        (completion,) = await self._answers.completions()
-        return self._response(completion)
+    async def whole(self, headers: Mapping[str, str]) -> Response:
+        completions = await self._answers.completions()
+        timing = writing.server_timing(completions)
+        return json_reply(self._response(completions[0]), {**headers, **timing})
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._answers.chunks()) as chunks:

@@ -117,5 +117,5 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
         raise kind(name, message) from error
 
 
-def json_reply(value: object) -> Response:
-    return Response(encode_json(value), media_type=JSON)
+def json_reply(value: object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(encode_json(value), headers=headers, media_type=JSON)
