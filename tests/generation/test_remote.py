@@ -20,7 +20,8 @@ from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
 from firsthand.generation.frames import Load
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.remote import Remote, RemoteStream, Watch, is_hung
+from firsthand.generation.remote import Remote, Watch, is_hung
+from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.report import LoadTimes, Memory, StepLedger, build_report
 from firsthand.generation.service_values import Prompt, Status
 from firsthand.generation.texts import Texts
@@ -37,7 +38,7 @@ WAIT_S = 30.0
 
 
 def request(n: int = 1) -> Request:
-    return Request("r", (1, 2), SamplingParams(), StopRules(99), seed=1, n=n)
+    return Request("r", (1, 2), SamplingParams(), StopRules(99, ignore_end=True), seed=1, n=n)
 
 
 class Letters:
@@ -301,3 +302,23 @@ def test_a_frame_that_is_none_costs_the_engine_not_the_service(micro_folder: Pat
         assert remote.pid != first
 
     run(Watched(micro_folder), work)
+
+
+@pytest.mark.native
+def test_a_watch_that_fails_leaves_nobody_waiting(micro_folder: Path) -> None:
+    watched = Watched(micro_folder)
+
+    async def work(remote: Remote) -> None:
+        await remote.wait_ready()
+        stream = remote.submit(request())
+        assert remote._process is not None and remote.pid is not None
+        os.kill(remote.pid, signal.SIGSTOP)
+        remote._process.cpu_s = lambda: 1 / 0  # type: ignore[method-assign]
+        with pytest.raises(EngineUnavailable, match="watch"):
+            while True:
+                await stream.get()
+        assert remote.status is Status.FAILED
+        remote.start()
+        await remote.wait_ready()
+
+    run(watched, work)

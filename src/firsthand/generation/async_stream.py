@@ -2,7 +2,7 @@
 
 Owns: what a reader gets per wait, and that nobody who leaves is computed for.
 May not know: processes, frames, HTTP.
-Read next: `texts.py` (events become texts), `remote.py` (`RemoteStream`).
+Read next: `texts.py` (events become texts), `remote_stream.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import weakref
 
 from firsthand.generation.completion import Chunk, Completion
-from firsthand.generation.remote import RemoteStream
+from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Prompt, StreamUsage
 from firsthand.generation.texts import Texts
 

@@ -2,7 +2,8 @@
 
 Owns: one child after another, whether it lives and moves, and the streams that are open on it.
 May not know: text, tokenizers, what the events become.
-Read next: `child.py` (the other end), `process.py` (one child), `frames.py` (what passes).
+Read next: `child.py` (the other end), `process.py` (one child), `frames.py` (what passes),
+`remote_stream.py` (what a request's events wait in).
 
 One event loop owns it; there are no threads. A child that dies closes its connection, which is
 seen at once. One that hangs answers no ping (`is_hung` tells it from one that is only slow), and is
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from firsthand.checks import shown
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import (
     CapacityExceeded,
@@ -43,6 +44,7 @@ from firsthand.generation.frames import (
     from_fault,
 )
 from firsthand.generation.process import EngineProcess
+from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Status
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.admission import check_fits, check_request
@@ -76,77 +78,6 @@ def is_hung(silent_s: float, used_s: float | None, longest: StepCost, limit_s: f
     if used_s is None:
         return silent_s > LONGEST_STEPS * longest.ms * 1e-3
     return used_s < IDLE_SHARE * silent_s or used_s > LONGEST_STEPS * longest.cpu_ms * 1e-3
-
-
-class RemoteStream:
-    """The events of one request, in order; one reader. As `engine.worker.EventStream`, awaited.
-
-    It holds at most n · (max_tokens + 1) events, for a request gives no more.
-    """
-
-    def __init__(self, request: Request, abort: Callable[[str, int | None], None]) -> None:
-        self.request = request
-        self._abort = abort
-        self._events: deque[TokenEvent] = deque()
-        self._num_unread = request.n  # finishes that the reader has not seen
-        self._num_open = request.n  # finishes that have not come
-        self._fault: FirsthandError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, event: TokenEvent) -> bool:
-        """True: that was the last event."""
-        self._events.append(event)
-        self._wake()
-        if event.finish is not None:
-            self._num_open -= 1
-        return self._num_open == 0
-
-    def fail(self, fault: FirsthandError) -> None:
-        """No more events will come; the reader gets those that did, then `fault`."""
-        self._fault = fault
-        self._wake()
-
-    async def get(self) -> TokenEvent:
-        """Raises StopAsyncIteration after the last, or after `close`."""
-        while self._num_unread > 0 and not self._events:
-            if self._fault is not None:
-                self._num_unread = 0
-                raise self._fault
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        if self._num_unread <= 0:
-            raise StopAsyncIteration
-        return self._next()
-
-    def get_more(self, index: int) -> TokenEvent | None:
-        """The next event if it is there already, and of that sequence."""
-        if self._num_unread <= 0 or not self._events or self._events[0].index != index:
-            return None
-        return self._next()
-
-    def close(self) -> None:
-        """Abort what is left. May be called again."""
-        if self._num_unread > 0:
-            self._num_unread = 0
-            self._events.clear()
-            self._wake()
-            self._abort(self.request.request_id, None)
-
-    def close_index(self, index: int) -> None:
-        """Abort one sequence; its finish still comes, unless it has come."""
-        if self._num_unread > 0:
-            self._abort(self.request.request_id, index)
-
-    def _next(self) -> TokenEvent:
-        event = self._events.popleft()
-        if event.finish is not None:
-            self._num_unread -= 1
-        return event
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
 
 class Remote:
@@ -209,7 +140,7 @@ class Remote:
             self._settled.clear()
             self._was_ready = False
             self._set(Status.LOADING, "the model is being loaded")
-            self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+            self._supervisor = asyncio.get_running_loop().create_task(self._supervise_safely())
 
     async def wait_ready(self) -> None:
         """Until a child takes requests. Raises what its load raised."""
@@ -253,6 +184,17 @@ class Remote:
     def _abort(self, request_id: str, index: int | None) -> None:
         if self._process is not None and request_id in self._streams:
             self._process.send(Abort(request_id, index))
+
+    async def _supervise_safely(self) -> None:
+        """Should the watch itself fail, nobody is left waiting."""
+        try:
+            await self._supervise()
+        except Exception as error:
+            self._fault = EngineUnavailable(f"the watch over the engine failed: {shown(error)}")
+            self._ready_s = None
+            self._set(Status.FAILED, str(self._fault))
+            self._settled.set()
+            self._lose(str(self._fault))
 
     async def _supervise(self) -> None:
         """One child after another, for ever; or until the first load has failed."""
@@ -377,6 +319,8 @@ class Remote:
             self._on_end(stream.request)
 
     def _why_not(self) -> str:
+        if self.status.takes_requests:
+            return "no engine now: it has just ended"
         return f"no engine now ({self.status.value}): {self.reason}"
 
     def _set(self, status: Status, reason: str) -> None:

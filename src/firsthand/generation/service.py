@@ -67,6 +67,9 @@ __all__ = [
 ]
 
 
+COMPILE_S = 300.0  # a step that compiles waits for other processes
+
+
 class Service:
     """One model and its engine process. Made by `start`, ended by `close`."""
 
@@ -80,7 +83,7 @@ class Service:
         self._state_listeners: tuple[Callable[[ServiceState], None], ...] = ()
         self._remote = Remote(
             LoadMessage(str(options.model), options.load),
-            Watch(hang_s=options.hang_s),
+            Watch(hang_s=max(options.hang_s, COMPILE_S if options.load.compile else 0.0)),
             options.max_requests,
             on_step=self._on_step,
             on_end=self._traffic.ended,
@@ -180,7 +183,8 @@ class Service:
         return None if engine is None else self._memory(engine, used)
 
     def clock(self) -> float:
-        """Seconds; those of `Prompt.called_s` and of the engine's times."""
+        """Seconds; those of `Prompt.called_s`, and of the engine's times: one clock for all
+        processes of a machine."""
         return self._clock()
 
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
