@@ -68,11 +68,7 @@ class Live:
     running: Running
     service: Service
     house: House
-
-    @property
-    def client(self) -> Any:
-        """The official client. (Untyped: its types know nothing of the extensions.)"""
-        return OpenAI(base_url=f"{self.running.url}/v1", api_key="none", max_retries=0)
+    client: Any  # the official one, untyped: its types know nothing of the extensions
 
 
 @pytest.fixture(scope="session")
@@ -97,5 +93,8 @@ def live_server(options: ServiceOptions) -> Iterator[Live]:
         for service, _ in made:
             await service.close()
 
-    with serving(make, close) as running:
-        yield Live(running, *made[0])
+    with (
+        serving(make, close) as running,
+        OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield Live(running, *made[0], client)

@@ -72,13 +72,29 @@ def test_metrics_count_what_was_asked(ask: Ask) -> None:
         'status="200"} 1.0',
         'firsthand_requests_total{endpoint="/v1/completions",finish_reason="",status="400"} 1.0',
         'firsthand_requests_total{endpoint="other",finish_reason="",status="404"} 1.0',
-        'firsthand_ttft_seconds_count{endpoint="/v1/completions"} 1.0',
+        'firsthand_ttft_seconds_count{model="micro"} 1.0',
         'firsthand_engine_ready{model="micro"} 1.0',
     ):
         assert line in text
     kind = ask("GET", "/metrics", headers={"accept": "application/openmetrics-text"})
     assert kind.headers["content-type"].startswith("application/openmetrics-text")
     assert kind.text.endswith("# EOF\n")
+
+
+def test_the_same_under_vllms_names(ask: Ask) -> None:
+    asked = {"prompt": ["a", "bc"], "n": 2}
+    ask("POST", "/v1/completions", json=asked)
+    text = ask("GET", "/metrics").text
+    for line in (
+        'vllm:num_requests_waiting{engine="0",model_name="micro"} 0.0',
+        'vllm:kv_cache_usage_perc{engine="0",model_name="micro"} 0.0',
+        'vllm:prompt_tokens_total{engine="0",model_name="micro"} 3.0',
+        'vllm:prefix_cache_queries_total{engine="0",model_name="micro"} 3.0',
+        'vllm:request_success_total{engine="0",finished_reason="stop",model_name="micro"} 4.0',
+        'vllm:time_to_first_token_seconds_count{engine="0",model_name="micro"} 4.0',
+        'vllm:e2e_request_latency_seconds_bucket{engine="0",le="+Inf",model_name="micro"} 4.0',
+    ):
+        assert line in text, line
 
 
 def test_tokens_there_and_back(ask: Ask) -> None:

@@ -43,8 +43,8 @@ def build_app(house: House) -> ASGIApp:
     services run already, and whoever made them ends them."""
     routes = build_routes(house)
     house.metrics.built(house.version)
-    for name, service in house.services.items():
-        house.metrics.follow(name, service)
+    for service in house.models:
+        house.metrics.follow(service)
     return Boundary(Counting(routes, house.metrics))
 
 

@@ -41,4 +41,6 @@ class Counting:
             endpoint = getattr(scope.get("route"), "path", "other")
             reason = scope.get("state", {}).get("finish_reason", "")
             shown = status if whole or status >= 500 else CLOSED
+            if shown == CLOSED:
+                self._metrics.cancelled.labels("client").inc()
             self._metrics.requests.labels(endpoint, str(shown), reason).inc()

@@ -34,6 +34,11 @@ class House:
     stream: StreamSettings = field(default_factory=StreamSettings)
     version: str = "unknown"
 
+    @property
+    def models(self) -> list[Service]:
+        """Each service once, whatever number of names it has."""
+        return list({id(service): service for service in self.services.values()}.values())
+
     def find(self, name: str | None) -> tuple[str, Service]:
         """The model that a body names, or the default one. Raises Refusal (404)."""
         if name is None:

@@ -3,21 +3,24 @@
 Owns: the names, labels and buckets of the service's metrics; how step facts, states and finished
 answers become numbers.
 May not know: routes, what a step does.
-Read next: `../engine/facts.py` (what is known of a step), `counting.py` (requests by status).
+Read next: `aliases.py` (vLLM's names), `counting.py` (requests by status), `../engine/facts.py`.
 
-Base units; no label holds what a caller wrote. A service's labels are its model's name.
+Base units; no label holds what a caller wrote; `model` is the service's own name for its model,
+whichever of its names a caller used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.completion import Completion
+from firsthand.generation.report import Report
 from firsthand.generation.service import Service
+from firsthand.server.aliases import VllmAliases
 
 CLASSES = ("urgent", "normal", "background")
 LATENCY_BUCKETS_S = (
@@ -52,10 +55,10 @@ class Metrics:
             "firsthand_kv_blocks_used_ratio", "Used of all", model, registry=r
         )
         self._tokens = Counter(
-            "firsthand_tokens", "Computed and generated", ("model", "phase"), registry=r
+            "firsthand_tokens", "Of prompts, generated, computed", ("model", "phase"), registry=r
         )
         self._prefix = Counter(
-            "firsthand_prefix_cache_tokens", "Looked for", ("model", "result"), registry=r
+            "firsthand_prefix_cache_tokens", "Of prompts", ("model", "result"), registry=r
         )
         self._preemptions = Counter(
             "firsthand_preemptions", "Sequences put back", ("model", "reason"), registry=r
@@ -75,35 +78,48 @@ class Metrics:
             "firsthand_engine_restarts", "Engines that had to be replaced", model, registry=r
         )
         self._ready = Gauge("firsthand_engine_ready", "1: it takes requests", model, registry=r)
-        self._ttft = self._latency("firsthand_ttft_seconds", "Call to first token", "endpoint")
-        self._inter_token = self._latency("firsthand_inter_token_seconds", "Gaps", "endpoint")
-        self._phase = self._latency("firsthand_request_phase_seconds", "By phase", "phase")
-        self._prompt_tokens = Histogram(
-            "firsthand_request_prompt_tokens", "Of a request", registry=r, buckets=TOKEN_BUCKETS
+        self._answers = Counter(
+            "firsthand_answers", "Sequences that ended", ("model", "finish_reason"), registry=r
         )
+        self._ttft = self._latency("firsthand_ttft_seconds", "Call to first token", model)
+        self._inter_token = self._latency("firsthand_inter_token_seconds", "Gaps", model)
+        self._phase = self._latency(
+            "firsthand_request_phase_seconds", "By phase", ("model", "phase")
+        )
+        self._prompt_tokens = Histogram(
+            "firsthand_request_prompt_tokens", "Of a request", model, registry=r,
+            buckets=TOKEN_BUCKETS,
+        )  # fmt: skip
         self._generated_tokens = Histogram(
-            "firsthand_request_generation_tokens", "Of an answer", registry=r,
+            "firsthand_request_generation_tokens", "Of an answer", model, registry=r,
             buckets=TOKEN_BUCKETS,
         )  # fmt: skip
         self._info = Gauge("firsthand_model_info", "1", ("model", "manifest"), registry=r)
         self._build = Gauge("firsthand_build_info", "1", ("version",), registry=r)
+        r.register(VllmAliases(r))
 
-    def _latency(self, name: str, text: str, label: str) -> Histogram:
-        return Histogram(name, text, (label,), registry=self.registry, buckets=LATENCY_BUCKETS_S)
+    def _latency(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=LATENCY_BUCKETS_S)
 
     def built(self, version: str) -> None:
         self._build.labels(version).set(1)
 
-    def follow(self, name: str, service: Service) -> Callable[[], None]:
+    def follow(self, service: Service) -> Callable[[], None]:
         """Count the steps of a service from now on; the result ends it."""
-        self._info.labels(name, service.model.manifest_sha256 or "").set(1)
-        return service.listen(_StepCounter(self, name).count)
+        self._info.labels(service.model.name, service.model.manifest_sha256 or "").set(1)
+        return service.listen(_StepCounter(self, service.model.name).count)
 
-    def finished(self, endpoint: str, completion: Completion) -> None:
-        """One answer came to its end."""
-        report = completion.report
-        self._ttft.labels(endpoint).observe(report.ttft_ms / 1e3)
-        gaps = self._inter_token.labels(endpoint)
+    def finished(self, service: Service, completion: Completion) -> None:
+        """One answer came to its end, good or bad."""
+        report, model = completion.report, service.model.name
+        self._answers.labels(model, completion.finish_reason).inc()
+        self._generated_tokens.labels(model).observe(report.num_tokens)
+        if completion.index == 0:  # its request's prompt, once
+            self._count_prompt(model, report)
+        if not report.num_tokens:
+            return
+        self._ttft.labels(model).observe(report.ttft_ms / 1e3)
+        gaps = self._inter_token.labels(model)
         for gap_ms in report.token_ms:
             gaps.observe(gap_ms / 1e3)
         for phase, spent_ms in (
@@ -113,14 +129,19 @@ class Metrics:
             ("decode", report.predicted_ms),
             ("total", report.total_ms),
         ):
-            self._phase.labels(phase).observe(spent_ms / 1e3)
-        self._prompt_tokens.observe(report.num_prompt_tokens)
-        self._generated_tokens.observe(report.num_tokens)
+            self._phase.labels(model, phase).observe(spent_ms / 1e3)
 
-    def refresh(self, services: Mapping[str, Service]) -> None:
+    def _count_prompt(self, model: str, report: Report) -> None:
+        self._prompt_tokens.labels(model).observe(report.num_prompt_tokens)
+        self._tokens.labels(model, "prompt").inc(report.num_prompt_tokens)
+        num_missed = report.num_prompt_tokens - report.num_cached_tokens
+        self._prefix.labels(model, "hit").inc(report.num_cached_tokens)
+        self._prefix.labels(model, "miss").inc(num_missed)
+
+    def refresh(self, services: Iterable[Service]) -> None:
         """What is asked only when somebody looks."""
-        for name, service in services.items():
-            load, state = service.load, service.state
+        for service in services:
+            name, load, state = service.model.name, service.load, service.state
             self._running.labels(name).set(load.num_running)
             for one_class, waiting in zip(CLASSES, load.waiting_by_class, strict=True):
                 self._waiting.labels(name, one_class).set(waiting)
@@ -150,8 +171,6 @@ class _StepCounter:
         self._batch = metrics._batch.labels(model)
         self._computed = metrics._tokens.labels(model, "computed")
         self._generated = metrics._tokens.labels(model, "generation")
-        self._hits = metrics._prefix.labels(model, "hit")
-        self._misses = metrics._prefix.labels(model, "miss")
         self._preempted = metrics._preemptions.labels(model, "memory")
         self._errors = metrics._step_errors.labels(model)
 
@@ -161,8 +180,6 @@ class _StepCounter:
         self._batch.observe(facts.num_sequences)
         self._computed.inc(facts.num_tokens)
         self._generated.inc(facts.num_drawn)
-        if facts.planned.num_prefix_hit_tokens:
-            self._hits.inc(facts.planned.num_prefix_hit_tokens)
         if facts.planned.num_preempted:
             self._preempted.inc(facts.planned.num_preempted)
         if facts.error is not None:

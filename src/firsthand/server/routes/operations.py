@@ -76,7 +76,7 @@ def operations_router(house: House) -> APIRouter:
     )
     async def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
-        house.metrics.refresh(house.services)
+        house.metrics.refresh(house.models)
         return Response(encode(house.metrics.registry), headers={"content-type": kind})
 
     return router

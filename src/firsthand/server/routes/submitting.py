@@ -73,7 +73,7 @@ def submit(
     )
 
     def finished(completion: Completion) -> None:
-        house.metrics.finished(asked.endpoint, completion)
+        house.metrics.finished(asked.service, completion)
         request.scope["state"]["finish_reason"] = completion.finish_reason
 
     return Answers(submitted, n, request_id_of(request.scope), finished)
