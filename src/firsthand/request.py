@@ -7,7 +7,7 @@ Read next: `scheduling/plan.py`, the values of one step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ MAX_SEED = 2**64 - 1
 MAX_BIASED_TOKENS = 1024
 MAX_STOP_IDS = 64
 MAX_CHOICES = 128
+MAX_GRAMMAR_CHARS = 256 * 1024
 
 
 class FinishReason(StrEnum):
@@ -112,6 +113,36 @@ class SamplingParams:
         )
 
 
+class GrammarKind(StrEnum):
+    """How the text of a `Grammar` is to be read."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"  # context-free rules over regular terminals, in Lark's syntax
+    GBNF = "gbnf"  # the same in the older form of llama.cpp, `root ::= …`
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Which texts a request may get: all of the new text is one of this language, unless it is cut
+    by a limit. Where nothing can follow, the sequence ends; before a text is whole, it cannot.
+
+    `lead` are Lark rules, one of them called `lead`, for what comes before that text (reasoning);
+    empty: nothing does. `field` is what an error calls it: the caller's name for its source.
+    """
+
+    kind: GrammarKind
+    text: str
+    lead: str = ""
+    field: str = field(default="grammar", compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise InvalidRequest(self.field, "must not be empty")
+        if len(self.text) + len(self.lead) > MAX_GRAMMAR_CHARS:
+            raise InvalidRequest(self.field, f"has over {MAX_GRAMMAR_CHARS} characters")
+
+
 @dataclass(frozen=True, slots=True)
 class StopRules:
     """When a sequence ends. Stop strings are not here: they are text, and `generation` owns text.
@@ -152,7 +183,8 @@ class Request:
 
     `tenant` is whose request it is, for fairness between tenants. Blocks of the cache are shared
     only between requests of one `cache_salt`. `deadline_s`, on the engine's clock, ends it with
-    DEADLINE; None is no limit.
+    DEADLINE; None is no limit. A `grammar` has the last word on where a text may end, so nothing
+    that would move its end goes with it.
     """
 
     request_id: str
@@ -165,12 +197,22 @@ class Request:
     tenant: str = ""
     cache_salt: str = ""
     deadline_s: float | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
             raise InvalidRequest("prompt", "must hold at least one token")
         check_integer("seed", self.seed, 0, MAX_SEED)
         check_integer("n", self.n, 1, MAX_CHOICES)
+        if self.grammar is not None:
+            _check_ends_freely(self.stop, self.grammar.field)
+
+
+def _check_ends_freely(stop: StopRules, field: str) -> None:
+    if stop.ignore_end:
+        raise InvalidRequest("ignore_end", f"not together with {field}, which says where to end")
+    if stop.min_tokens:
+        raise InvalidRequest("min_tokens", f"not together with {field}, which says where to end")
 
 
 class TokenEvent(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Held, ModelProgram, OpTime
 from firsthand.engine.runner import ModelRunner, trace_plans
-from firsthand.engine.sampler import Sampled, SampleOutcome
+from firsthand.engine.sampler import Masks, Sampled, SampleOutcome
 from firsthand.errors import EngineError
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.store import KVStore
@@ -30,7 +30,9 @@ PLAN = StepPlan(
 )
 
 
-def argmax(logits: NDArray[np.float32], draws: Sequence[Draw]) -> Sampled:
+def argmax(
+    logits: NDArray[np.float32], draws: Sequence[Draw], masks: Masks | None = None
+) -> Sampled:
     """The second row has logprobs."""
     assert len(draws) == len(logits)
     best = [int(row.argmax()) for row in logits]
@@ -112,7 +114,9 @@ def test_logits_of_another_shape_are_a_fault() -> None:
 
 
 def test_the_samplers_errors_are_passed_on() -> None:
-    def refuse(logits: NDArray[np.float32], draws: Sequence[Draw]) -> Sampled:
+    def refuse(
+        logits: NDArray[np.float32], draws: Sequence[Draw], masks: Masks | None = None
+    ) -> Sampled:
         return Sampled([1, -1], {1: SampleOutcome(-1, error="no finite logit")})
 
     broken = ModelRunner(FakeExecutor(), store(), VOCAB, refuse, lambda: 0.0)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from firsthand.compute.native import _native
 from firsthand.engine import sampler_reference
-from firsthand.engine.sampler import SampleOutcome, Sampler, settings
+from firsthand.engine.sampler import Masks, SampleOutcome, Sampler, settings
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw
 
@@ -140,3 +140,35 @@ def test_exp_and_log_are_within_two_ulp() -> None:
     assert _native.natural_log(1.0) == 0.0
     logs = [1 - x for x in inputs]
     assert [_native.natural_log(y) for y in logs] == [sampler_reference.log(y) for y in logs]
+
+
+@hypothesis.given(cases(), st.data())
+@hypothesis.settings(deadline=None, max_examples=300)
+def test_a_masked_row_is_that_of_the_reference(case: tuple[Row, Draw], data: st.DataObject) -> None:
+    """And the row beside it, which has no mask, is what it is alone."""
+    logits, draw = case
+    flags = data.draw(st.lists(st.booleans(), min_size=len(logits), max_size=len(logits)))
+    allowed = np.array(flags)
+    num_words = -(-len(logits) // 32)
+    bits = np.zeros(num_words * 32, dtype=np.bool_)
+    bits[: len(logits)] = allowed
+    words = np.packbits(bits, bitorder="little").view(np.uint32)[None]
+    two = np.stack([logits, logits])
+    sampled = Sampler()(two, [draw, draw], Masks(words, [1]))
+    found = [
+        sampled.reports.get(row) or SampleOutcome(token_id)
+        for row, token_id in enumerate(sampled.token_ids)
+    ]
+    assert found[0] == sample(logits[None], [draw])[0]
+    assert found[1] == SampleOutcome(*sampler_reference.sample_row(logits, draw, allowed))
+
+
+def test_a_mask_of_another_length_is_an_error_of_its_row() -> None:
+    draws = [Draw(SamplingParams(), 0, 0)] * 2
+    sampled = Sampler()(
+        np.zeros((2, 40), np.float32), draws, Masks(np.ones((1, 1), np.uint32), [0])
+    )
+    assert sampled.reports[0].error == "the mask has another length than the row"
+    assert 1 not in sampled.reports
+    with pytest.raises(ValueError, match="each mask needs the row"):
+        Sampler()(np.zeros((2, 40), np.float32), draws, Masks(np.ones((1, 2), np.uint32), []))

@@ -1,6 +1,7 @@
 """The engine's step: plan, run, commit.
 
-Owns: the order of the three, the boundary around a failing runner, and one fact per step.
+Owns: the order of the three, the boundary around a failing runner, one fact per step, and the
+requests that wait for their grammar.
 May not know: text, threads, arrays, files, who reads the facts.
 Read next: `runner.py` (the real `Runner`), `worker.py` (who calls `step`).
 """
@@ -8,13 +9,18 @@ Read next: `runner.py` (the real `Runner`), `worker.py` (who calls `step`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Protocol
 
 from firsthand.engine.facts import StepFacts
-from firsthand.request import Request, TokenEvent
+from firsthand.engine.grammar import Grammars, Matcher
+from firsthand.errors import FirsthandError, InvalidRequest
+from firsthand.request import Finish, FinishReason, Request, TokenEvent
 from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
 from firsthand.scheduling.scheduler import Scheduler
+
+PREPARE_S = 0.002  # how long a step without work waits for a grammar
 
 
 class Runner(Protocol):
@@ -29,10 +35,21 @@ class _Ran:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Preparing:
+    """A request whose grammar is being compiled."""
+
+    request: Request
+    arrival_s: float
+    compiling: Future[Matcher]
+
+
 class Engine:
     """A scheduler and a runner. Not thread-safe: one thread owns it; only `check` is for all.
 
     `clock` gives seconds and never goes back; `on_step` is called once per step, on this thread.
+    A request with a grammar comes to the scheduler when that is compiled, which is done on another
+    thread; without `grammars` there can be none.
     """
 
     def __init__(
@@ -41,14 +58,21 @@ class Engine:
         runner: Runner,
         clock: Callable[[], float],
         on_step: Callable[[StepFacts], None],
+        grammars: Grammars | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
         self._on_step = on_step
+        self._grammars = grammars
+        self._preparing: dict[str, _Preparing] = {}
 
     @property
     def has_work(self) -> bool:
+        return self._is_scheduled or bool(self._preparing)
+
+    @property
+    def _is_scheduled(self) -> bool:
         return self._scheduler.num_waiting + self._scheduler.num_running > 0
 
     def check(self, request: Request) -> None:
@@ -56,15 +80,37 @@ class Engine:
         self._scheduler.check(request)
 
     def add(self, request: Request) -> None:
+        """Raises InvalidRequest or CapacityExceeded, and then changes nothing. A grammar that turns
+        out to be none ends its request with an error; ask `Grammars.compile` before."""
+        if request.request_id in self._preparing:
+            raise InvalidRequest("request_id", f"{request.request_id!r} is already in progress")
+        grammar = request.grammar
+        if grammar is not None:
+            if self._grammars is None:
+                raise InvalidRequest(grammar.field, "this engine takes no grammars")
+            if self._grammars.find(grammar) is None:
+                self._scheduler.check(request)
+                compiling = self._grammars.compile_later(grammar)
+                one = _Preparing(request, self._clock(), compiling)
+                self._preparing[request.request_id] = one
+                return
         self._scheduler.add(request, self._clock())
 
     def abort(self, request_id: str, index: int | None = None) -> list[TokenEvent]:
         """End a request, or one of its sequences: one event per sequence that had not ended; the
-        blocks are free at once."""
+        blocks are free at once. A request whose grammar is not compiled ends whole."""
+        preparing = self._preparing.pop(request_id, None)
+        if preparing is not None:
+            preparing.compiling.cancel()
+            return self._ends(preparing.request, Finish(FinishReason.CANCELLED))
         return self._scheduler.abort(request_id, self._clock(), index)
 
     def step(self) -> list[TokenEvent]:
         """One step of all sequences; the tokens and ends that it brought."""
+        if self._preparing:
+            failed = self._schedule_prepared()
+            if failed or not self._is_scheduled:
+                return failed
         started_s = self._clock()
         plan = self._scheduler.plan(started_s)
         request_ids = self._scheduler.request_ids(plan)
@@ -75,6 +121,33 @@ class Engine:
         times_s = (started_s, planned_s, ran_s, self._clock())
         self._on_step(self._facts(plan, request_ids, ran, events, times_s))
         return events
+
+    def _schedule_prepared(self) -> list[TokenEvent]:
+        """Hand over the requests whose grammar is compiled; the ends of those whose is none."""
+        if not self._is_scheduled:
+            waiting = [one.compiling for one in self._preparing.values()]
+            wait(waiting, timeout=PREPARE_S, return_when=FIRST_COMPLETED)
+        events: list[TokenEvent] = []
+        for one in [one for one in self._preparing.values() if one.compiling.done()]:
+            del self._preparing[one.request.request_id]
+            fault = one.compiling.exception()
+            if fault is None:
+                try:
+                    self._scheduler.add(one.request, one.arrival_s)
+                except FirsthandError as refusal:
+                    fault = refusal
+            if fault is not None:
+                finish = Finish(FinishReason.ERROR, _told(fault))
+                events += self._ends(one.request, finish)
+        return events
+
+    def _ends(self, request: Request, finish: Finish) -> list[TokenEvent]:
+        """Of a request of which nothing has run."""
+        now_s = self._clock()
+        return [
+            TokenEvent(request.request_id, None, now_s, finish=finish, index=index)
+            for index in range(request.n)
+        ]
 
     def _run(self, plan: StepPlan) -> _Ran:
         """A runner that raises fails every sequence of the plan, and nothing else."""
@@ -115,3 +188,7 @@ class Engine:
             num_evicted_blocks=self._scheduler.num_evicted_blocks,
             planned=self._scheduler.last_plan,
         )
+
+
+def _told(fault: BaseException) -> str:
+    return str(fault) if isinstance(fault, FirsthandError) else f"{type(fault).__name__}: {fault}"

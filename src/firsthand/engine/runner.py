@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 
 from firsthand.compute.executor import Executor, OpTime
 from firsthand.engine.batching import Batcher, flat_batch
-from firsthand.engine.sampler import Sampled
+from firsthand.engine.constraints import Constraints
+from firsthand.engine.sampler import Masks, Sampled
 from firsthand.errors import EngineError
 from firsthand.kvcache.store import KVStore
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import Draw, Drawn, SequenceSlice, StepPlan, StepResult
 
-Sample = Callable[[NDArray[np.float32], Sequence[Draw]], Sampled]
+Sample = Callable[[NDArray[np.float32], Sequence[Draw], Masks | None], Sampled]
 
 
 class ModelRunner:
     """Executor, store and sampler as a `Runner`. What it keeps between two steps (block tables in
-    `batching`, settings in `sampler`) saves time and cannot change a result: both say why."""
+    `batching`, settings in `sampler`, places in a grammar in `constraints`) saves time and cannot
+    change a result: each says why. Without `constraints`, a draw with a grammar is a fault."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class ModelRunner:
         vocab_size: int,
         sample: Sample,
         clock: Callable[[], float],
+        constraints: Constraints | None = None,
     ) -> None:
         self._executor = executor
         self._store = store
@@ -42,6 +45,7 @@ class ModelRunner:
         self._sample = sample
         self._clock = clock
         self._batcher = Batcher(store)
+        self._constraints = constraints
 
     def run(self, plan: StepPlan) -> StepResult:
         for copy in plan.copies:
@@ -56,17 +60,31 @@ class ModelRunner:
         if logits.shape != (len(drawing), self._vocab_size):
             wanted = (len(drawing), self._vocab_size)
             raise EngineError(f"the executor gave logits {logits.shape} instead of {wanted}")
-        sampled = self._sample(logits, [draw for _, draw in drawing]) if drawing else _NOTHING
+        drawn = self._draw(logits, drawing) if drawing else ()
         sampled_s = self._clock()
+        return StepResult(
+            drawn,
+            forward_ms=(ran_s - started_s) * 1e3,
+            sample_ms=(sampled_s - ran_s) * 1e3,
+        )
+
+    def _draw(
+        self, logits: NDArray[np.float32], drawing: Sequence[tuple[int, Draw]]
+    ) -> tuple[Drawn, ...]:
+        masks: Masks | None = None
+        faults: dict[int, str] = {}
+        if any(draw.grammar is not None for _, draw in drawing):
+            if self._constraints is None:
+                raise EngineError("a grammar was asked for, and nothing here knows any")
+            masks, faults = self._constraints.masks(drawing)
+        sampled = self._sample(logits, [draw for _, draw in drawing], masks)
         ids = [sequence_id for sequence_id, _ in drawing]
         drawn = list(map(Drawn, ids, sampled.token_ids))
         for row, outcome in sampled.reports.items():
             drawn[row] = Drawn(ids[row], *outcome)
-        return StepResult(
-            tuple(drawn),
-            forward_ms=(ran_s - started_s) * 1e3,
-            sample_ms=(sampled_s - ran_s) * 1e3,
-        )
+        for row, fault in faults.items():
+            drawn[row] = Drawn(ids[row], -1, error=fault)
+        return tuple(drawn)
 
     def trace(
         self,
@@ -104,6 +122,3 @@ def trace_plans(
     ]
     slices[-1] = slices[-1]._replace(draw=draw)
     return [StepPlan((piece,)) for piece in slices]
-
-
-_NOTHING = Sampled([], {})

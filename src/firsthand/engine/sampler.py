@@ -9,7 +9,8 @@ For each row, with nothing from any other row:
  1. NaN, +infinity, or −infinity everywhere: an error, and no token. −infinity alone masks a token.
  2. Logprobs to report: log-softmax of the raw logits. The best ones first, ties to the lower id;
     a masked token is never among them, so there can be fewer than asked for.
- 3. `logit_bias` is added.
+ 3. A token that the row's mask (its grammar) does not allow becomes −infinity, and stays it. A
+    mask that leaves nothing is an error, and no token. Then `logit_bias` is added.
  4. `repetition_penalty`: a logit of a token seen in prompt or output is divided by it if
     positive, multiplied if not; once, however often it was seen. arXiv 1909.05858, section 4.1.
  5. `frequency_penalty` times the token's count in the output is subtracted, then
@@ -65,6 +66,14 @@ class Sampled(NamedTuple):
     reports: Mapping[int, SampleOutcome]
 
 
+class Masks(NamedTuple):
+    """Which tokens may be drawn: row i of `words` (a bit per token, the lowest of a word first) is
+    the mask of row `rows[i]` of the logits. The other rows have none."""
+
+    words: NDArray[np.uint32]
+    rows: list[int]
+
+
 class _Packed(NamedTuple):
     sampling: SamplingParams  # held, so that no other can get its place in memory
     settings: _native.SampleSettings
@@ -85,8 +94,11 @@ class Sampler:
         self._memory = _native.SampleMemory()
         self._packed: dict[int, _Packed] = {}
 
-    def __call__(self, logits: NDArray[np.float32], draws: Sequence[Draw]) -> Sampled:
-        """The tokens of logits (L, V), 1 ≤ V ≤ 2²⁰, in order; `draws` has L entries.
+    def __call__(
+        self, logits: NDArray[np.float32], draws: Sequence[Draw], masks: Masks | None = None
+    ) -> Sampled:
+        """The tokens of logits (L, V), 1 ≤ V ≤ 2²⁰, in order; `draws` has L entries, a mask ⌈V/32⌉
+        words.
 
         A row with bad logits or bad ids gets an `error`; the others are as if it were not there.
         Raises ValueError if the shapes do not fit: that is the caller's fault, not a request's.
@@ -109,6 +121,7 @@ class Sampler:
             self._memory,
             self._threads,
             self._isa,
+            *(masks or ()),
         )
         chosen: list[int] = token_ids.tolist()
         return Sampled(

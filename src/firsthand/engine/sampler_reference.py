@@ -31,13 +31,18 @@ SQRT_2 = float.fromhex("0x1.6a09e667f3bcdp0")
 EXP_FLOOR = -700.0
 
 
-def sample_row(logits: NDArray[np.float32], draw: Draw) -> Row:
-    """(token id, logprob, top logprobs, error) for one row (V,)."""
+def sample_row(
+    logits: NDArray[np.float32], draw: Draw, allowed: NDArray[np.bool_] | None = None
+) -> Row:
+    """(token id, logprob, top logprobs, error) for one row (V,), with its mask if it has one."""
     raw, sampling = logits.astype(np.float64), draw.sampling
     error = bad_ids(draw, len(raw)) or bad_logits(raw)
     if error is not None:
         return -1, None, (), error
-    final = adjusted(raw, draw)
+    masked = raw if allowed is None else np.where(allowed, raw, -math.inf)
+    if masked.max() == -math.inf:
+        return -1, None, (), "the mask leaves no token"
+    final = adjusted(masked, draw)
     error = bad_logits(final)
     if error is not None:
         return -1, None, (), f"after penalties: {error}"

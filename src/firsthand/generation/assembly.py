@@ -15,8 +15,10 @@ from typing import NamedTuple
 from firsthand.compute.executor import Executor
 from firsthand.compute.native._native import Threads
 from firsthand.compute.native.executor import available_threads
+from firsthand.engine.constraints import Constraints
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
+from firsthand.engine.grammar import Grammars
 from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import Sampler
 from firsthand.errors import EngineError
@@ -32,26 +34,30 @@ WARM_TOKENS = 32
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembly:
     """An engine and its runner; whoever steps the one may trace with the other. Of the scheduler's
-    memory only counts may be read."""
+    memory only counts may be read. `grammars` tell whether a text is one."""
 
     engine: Engine
     runner: ModelRunner
     scheduler: Scheduler
+    grammars: Grammars
 
 
 def assemble(
     loaded: LoadedModel, clock: Callable[[], float], on_step: Callable[[StepFacts], None]
 ) -> Assembly:
     """`loaded` is claimed by the caller: two engines would share scratch memory and blocks."""
+    grammars = Grammars(loaded.tokenizer, loaded.limits.vocab_size)
     runner = ModelRunner(
         loaded.executor,
         loaded.store,
         loaded.limits.vocab_size,
         sampler_of(loaded.executor),
         clock,
+        Constraints(grammars),
     )
     scheduler = build_scheduler(loaded, clock)
-    return Assembly(Engine(scheduler, runner, clock, on_step), runner, scheduler)
+    engine = Engine(scheduler, runner, clock, on_step, grammars)
+    return Assembly(engine, runner, scheduler, grammars)
 
 
 def max_requests(loaded: LoadedModel) -> int:

@@ -140,7 +140,9 @@ class Loop:
                 self._take(engine, message)
             if engine.has_work:
                 events = engine.step()
-                send(Stepped(tuple(events), self._facts))
+                facts, self._facts = self._facts, None
+                if events or facts is not None:  # else it waited for a grammar
+                    send(Stepped(tuple(events), facts))
 
     def _take(self, engine: Engine, message: ToChild) -> None:
         send = self._connection.send

@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeGuard, Unpack, overload
 from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.executor import OpTime
 from firsthand.engine.facts import StepFacts
+from firsthand.engine.grammar_process import GrammarProcess
 from firsthand.engine.worker import Worker
 from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
 from firsthand.generation.assembly import assemble, max_requests
@@ -90,6 +91,7 @@ class LLM:
         assembly = assemble(loaded, self._clock, self._listeners.tell)
         self._engine, self._runner = assembly.engine, assembly.runner
         self._kv_memory = assembly.scheduler.memory
+        self._grammars, self._compiler = assembly.grammars, GrammarProcess()
         self._worker = Worker(self._engine, self._clock, max_requests(loaded))
         self._numbers = count()
         self._templates = TemplateProcess()
@@ -97,7 +99,7 @@ class LLM:
         self._claim = loaded.claim()
         # For an owner who forgets; from here on a failure or an interrupt leaves nothing behind.
         self._forgotten = weakref.finalize(
-            self, _close_all, self._worker, self._templates, self._claim
+            self, _close_all, self._worker, self._templates, self._compiler, self._claim
         )
         self._worker.start()
 
@@ -108,7 +110,7 @@ class LLM:
 
     def close(self) -> None:
         """Cancel what runs and stop the engine. May be called again, also after an interrupt."""
-        _close_all(self._worker, self._templates, self._claim)
+        _close_all(self._worker, self._templates, self._compiler, self._claim)
         self._forgotten.detach()
 
     def __enter__(self) -> LLM:
@@ -256,7 +258,12 @@ class LLM:
         return self._kv_memory.facts() if isinstance(self._kv_memory, RegionPool) else None
 
     def _read(self, options: Mapping[str, Any], n: int | None = None) -> Checked:
-        return read_options({**options, "n": n}, self._loaded.tokenizer.end_ids)
+        checked = read_options({**options, "n": n}, self._loaded.tokenizer.end_ids)
+        grammar = checked.grammar
+        if grammar is not None and self._grammars.find(grammar) is None:
+            self._compiler.check(grammar)
+            self._grammars.compile(grammar)
+        return checked
 
     def _ids(self, prompt: object) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -293,6 +300,7 @@ class LLM:
             tenant=checked.tenant,
             cache_salt=checked.cache_salt,
             deadline_s=None if checked.timeout_s is None else called_s + checked.timeout_s,
+            grammar=checked.grammar,
         )
         return Job(request, checked.stop_strings, continues, called_s, self._clock())
 
@@ -336,9 +344,12 @@ class LLM:
         )
 
 
-def _close_all(worker: Worker, templates: TemplateProcess, claim: Claim) -> None:
+def _close_all(
+    worker: Worker, templates: TemplateProcess, compiler: GrammarProcess, claim: Claim
+) -> None:
     worker.close()
     templates.close()
+    compiler.close()
     claim.release()
 
 

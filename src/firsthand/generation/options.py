@@ -22,11 +22,13 @@ from firsthand.errors import InvalidRequest
 from firsthand.request import (
     MAX_CHOICES,
     MAX_SEED,
+    Grammar,
     Priority,
     RepetitionGuard,
     SamplingParams,
     StopRules,
 )
+from firsthand.text.grammars import of_response_format, of_structured
 from firsthand.text.stops import parse_stop
 
 DEFAULT_MAX_TOKENS = 256
@@ -58,6 +60,8 @@ class Options(TypedDict, total=False):
     tenant: str | None  # ""; whose request it is, for fairness between tenants
     cache_salt: str | None  # ""; blocks of the cache are shared within one salt only
     timeout_s: float | None  # none; seconds from the call, after which it ends with "deadline"
+    response_format: Mapping[str, Any] | None  # text; or {"type": "json_object"}, "json_schema"
+    grammar: Grammar | Mapping[str, Any] | None  # none; {"json" | "regex" | "choice" | "grammar"}
 
 
 _SAMPLING = (
@@ -89,6 +93,7 @@ class Checked:
     tenant: str
     cache_salt: str
     timeout_s: float | None
+    grammar: Grammar | None = None
 
 
 def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> Checked:
@@ -124,6 +129,7 @@ def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> C
         tenant=_name("tenant", given.get("tenant", "")),
         cache_salt=_name("cache_salt", given.get("cache_salt", "")),
         timeout_s=timeout_s,
+        grammar=_grammar(given),
     )
 
 
@@ -136,6 +142,17 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
             near = difflib.get_close_matches(name, choices, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(choices)}"
             raise InvalidRequest(name, f"no such option; {hint}")
+
+
+def _grammar(given: Mapping[str, Any]) -> Grammar | None:
+    """What the text has to be; that it can be compiled is not known here."""
+    asked, form = given.get("grammar"), given.get("response_format")
+    by_format = None if form is None else of_response_format(form)
+    if asked is None:
+        return by_format
+    if by_format is not None:
+        raise InvalidRequest("grammar", "not together with a response_format")
+    return asked if isinstance(asked, Grammar) else of_structured(asked, "grammar")
 
 
 def fresh_seed() -> int:

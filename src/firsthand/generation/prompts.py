@@ -22,10 +22,12 @@ from typing import Any, TypeVar
 
 from firsthand.checks import check_integer
 from firsthand.config import read_environment
+from firsthand.engine.grammar_process import GrammarProcess
 from firsthand.errors import ContextLengthExceeded, InvalidRequest, TemplateError
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import read_spec, read_tokenizer
 from firsthand.generation.service_values import Prompt
+from firsthand.request import Grammar
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate, check_messages
 from firsthand.text.tokenizer import RenderedPrompt, Tokenizer
@@ -82,6 +84,8 @@ class Prompts:
         self._template = ChatTemplate(tokenizer, self._templates, chat_template)
         self._threads = ThreadPoolExecutor(NUM_THREADS, "firsthand-text")
         self._renders = ThreadPoolExecutor(NUM_RENDERS, "firsthand-render")
+        self._compilers = ThreadPoolExecutor(1, "firsthand-grammar")
+        self._grammars = GrammarProcess()
 
     @property
     def template_source(self) -> str | None:
@@ -90,7 +94,8 @@ class Prompts:
     def close(self) -> None:
         """Ends the threads; what still waits for one raises."""
         self._templates.close()
-        for threads in (self._threads, self._renders):
+        self._grammars.close()
+        for threads in (self._threads, self._renders, self._compilers):
             threads.shutdown(wait=True, cancel_futures=True)
 
     async def tokenize(self, text: str, limit: int, *, add_bos: bool | None = None) -> Prompt:
@@ -155,6 +160,17 @@ class Prompts:
             return self._tokenizer.decode(token_ids, skip_special=skip_special)
 
         return work() if len(token_ids) <= SHORT_IDS else await _in(self._threads, work)
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        """Raises InvalidRequest, CapacityExceeded."""
+        await _in(self._compilers, lambda: self._grammars.check(grammar))
+
+    def has_control(self, texts: Sequence[str]) -> bool:
+        special = self._tokenizer.special_ids
+        return any(
+            special.intersection(self._tokenizer.encode(text, special=True, add_bos=False))
+            for text in texts
+        )
 
 
 async def _in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

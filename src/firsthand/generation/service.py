@@ -52,7 +52,7 @@ from firsthand.generation.service_values import (
 )
 from firsthand.generation.texts import Texts
 from firsthand.generation.traffic import Traffic
-from firsthand.request import Request
+from firsthand.request import Grammar, Request
 
 __all__ = [
     "AsyncTextStream",
@@ -242,6 +242,16 @@ class Service:
         """The text of ids. Raises InvalidRequest."""
         return await self._text.detokenize(token_ids, skip_special=skip_special)
 
+    async def check_grammar(self, grammar: Grammar) -> None:
+        """Raise InvalidRequest, naming its field, for a grammar that cannot be compiled. Ask before
+        `submit`, which does not wait: there it would be an error of the running request."""
+        await self._text.check_grammar(grammar)
+
+    def has_control(self, texts: Sequence[str]) -> bool:
+        """Whether one of these is a control token, whose text is left out unless
+        `skip_special_tokens` is False."""
+        return self._text.has_control(texts)
+
     def token_text(self, token_id: int) -> str:
         """What a token's bytes decode to on their own (for return_token_strs)."""
         return self._known.tokenizer.token_bytes(token_id).decode("utf-8", "replace")
@@ -315,6 +325,7 @@ class Service:
             tenant=checked.tenant,
             cache_salt=checked.cache_salt,
             deadline_s=None if timeout_s is None else prompt.called_s + timeout_s,
+            grammar=checked.grammar,
         )
 
     def _report(self, request: Request, timeline: Timeline, steps: StepTimes) -> Report:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firsthand.request import SamplingParams
+from firsthand.request import Grammar, SamplingParams
 
 
 class Draw(NamedTuple):
@@ -22,8 +22,9 @@ class Draw(NamedTuple):
 
     The random number depends on (seed, position) alone. `history` are the sequence's known
     tokens, the first `num_prompt_tokens` of them the prompt's; it is empty unless a penalty of
-    `sampling` looks at it. It is the scheduler's own list, not a copy: to be read, and good until
-    the plan is committed. The runner keeps no state between steps, so none can leak.
+    `sampling`, or `grammar`, looks at it. It is the scheduler's own list, not a copy: to be read,
+    and good until the plan is committed. The runner keeps no state between steps that these do not
+    tell, so none can leak.
     """
 
     sampling: SamplingParams
@@ -31,6 +32,7 @@ class Draw(NamedTuple):
     position: int
     history: Sequence[int] = ()
     num_prompt_tokens: int = 0
+    grammar: Grammar | None = None
 
 
 class SequenceSlice(NamedTuple):

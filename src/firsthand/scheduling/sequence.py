@@ -75,7 +75,7 @@ class Sequence:
         self.class_index = class_index(request.priority)
         self.seed = (request.seed + self.index) & MAX_SEED
         self.num_prompt_tokens = len(request.prompt_token_ids)
-        self.looks_back = request.sampling.needs_history
+        self.looks_back = request.sampling.needs_history or request.grammar is not None
         self.ending_ids = request.stop.end_token_ids | request.stop.stop_token_ids
         self.asks_each_token = request.stop.repetition is not None
 
@@ -97,6 +97,7 @@ class Sequence:
         draw = None
         if stop == len(known):
             history, num_prompt = (known, self.num_prompt_tokens) if self.looks_back else ((), 0)
-            draw = Draw(self.sampling, self.seed, stop, history, num_prompt)
+            grammar = self.request.grammar
+            draw = Draw(self.sampling, self.seed, stop, history, num_prompt, grammar)
         token_ids = (known[start],) if num_tokens == 1 else tuple(known[start:stop])
         return SequenceSlice(self.sequence_id, token_ids, start, self.block_ids, draw)

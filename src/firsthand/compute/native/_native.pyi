@@ -145,6 +145,8 @@ def sample_rows(
     memory: SampleMemory,
     threads: Threads | None = None,
     isa: str = "",
+    masks: NDArray[np.uint32] | None = None,
+    masked_rows: list[int] = ...,
 ) -> dict[int, tuple[float | None, tuple[tuple[int, float], ...], str | None]]: ...
 def token_logprob(logits: Floats, token_id: int) -> float: ...
 def row_masses(

@@ -7,10 +7,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <limits>
+#include <optional>
 #include <stdexcept>
 
 #include "sampler.hpp"
@@ -25,6 +27,7 @@ namespace sampler = firsthand::sampler;
 
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Masks = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void check_vocab_size(size_t size) {
@@ -101,6 +104,18 @@ std::vector<sampler::Draw> draws_of(const nb::list& settings, const nb::list& se
   return draws;
 }
 
+// Row i of `masks` is that of row `masked_rows[i]` of the logits.
+void take_masks(const std::optional<Masks>& masks, const std::vector<int64_t>& masked_rows,
+                std::vector<sampler::Draw>& draws) {
+  if ((masks ? masks->shape(0) : 0) != masked_rows.size()) {
+    throw std::invalid_argument("each mask needs the row that it is for");
+  }
+  for (size_t i = 0; i < masked_rows.size(); ++i) {
+    const size_t num_words = masks->shape(1);
+    draws.at(static_cast<size_t>(masked_rows[i])).mask = {masks->data() + i * num_words, num_words};
+  }
+}
+
 nb::object report_of(const sampler::Outcome& outcome, const sampler::Settings& settings) {
   if (!outcome.error.empty()) return nb::make_tuple(nb::none(), nb::tuple(), outcome.error);
   if (settings.num_logprobs < 0) return nb::object();
@@ -117,16 +132,19 @@ struct Memory {
 
 // The token of each row into `token_ids`; what more there is to say, by row. Settings, seeds and
 // positions have an entry per row; `histories` maps a row to (token ids, number of the prompt's).
+// `masks` are of the rows in `masked_rows`.
 nb::dict sample_rows(const Rows& logits, const nb::list& settings, const nb::list& seeds,
                      const nb::list& positions, const nb::dict& histories, const Ids& token_ids,
-                     Memory& memory, firsthand::Threads* threads, const std::string& isa) {
+                     Memory& memory, firsthand::Threads* threads, const std::string& isa,
+                     const std::optional<Masks>& masks, const std::vector<int64_t>& masked_rows) {
   check_vocab_size(logits.shape(1));
   const size_t size = logits.shape(0);
   if (settings.size() != size || seeds.size() != size || positions.size() != size ||
       token_ids.shape(0) != size) {
     throw std::invalid_argument("each row of logits needs settings, a seed, a position, an id");
   }
-  const std::vector<sampler::Draw> draws = draws_of(settings, seeds, positions, histories);
+  std::vector<sampler::Draw> draws = draws_of(settings, seeds, positions, histories);
+  take_masks(masks, masked_rows, draws);
   const sampler::RowKernels& kernels = sampler::choose_row_kernels(isa.c_str());
   std::vector<sampler::Outcome> outcomes;
   {
@@ -187,7 +205,8 @@ void bind_sampler(nb::module_& m) {
            "numbers"_a, "logit_bias"_a, "num_logprobs"_a);
   nb::class_<Memory>(m, "SampleMemory").def(nb::init<>());
   m.def("sample_rows", &sample_rows, "logits"_a, "settings"_a, "seeds"_a, "positions"_a,
-        "histories"_a, "token_ids"_a, "memory"_a, "threads"_a.none() = nb::none(), "isa"_a = "");
+        "histories"_a, "token_ids"_a, "memory"_a, "threads"_a.none() = nb::none(), "isa"_a = "",
+        "masks"_a.none() = nb::none(), "masked_rows"_a = nb::list());
   m.def("token_logprob", &token_logprob, "logits"_a, "token_id"_a);
   m.def("row_masses", &row_masses, "logits"_a, "numbers"_a, "logit_bias"_a, "history"_a,
         "num_prompt_tokens"_a, "isa"_a = "");

@@ -64,6 +64,9 @@ std::string check_draw(const Draw& draw, int64_t vocab_size) {
   for (const int64_t id : draw.history) {
     if (id < 0 || id >= vocab_size) return outside("history", id);
   }
+  if (!draw.mask.empty() && std::ssize(draw.mask) != mask_words(vocab_size)) {
+    return "the mask has another length than the row";
+  }
   if (draw.num_prompt_tokens < 0 || draw.num_prompt_tokens > std::ssize(draw.history)) {
     return "num_prompt_tokens is outside the history";
   }
@@ -75,6 +78,21 @@ std::string check_peak(const Peak& peak) {
   if (peak.max == kInfinity) return "logits hold +infinity";
   if (peak.max == -kInfinity) return "every logit is -infinity";
   return {};
+}
+
+// The row, with −∞ for what the mask does not allow.
+std::span<const float> masked(std::span<const float> row, std::span<const uint32_t> mask,
+                              Scratch& s) {
+  s.masked.assign(row.size(), -std::numeric_limits<float>::infinity());
+  for (int64_t word = 0; word < std::ssize(mask); ++word) {
+    const uint32_t bits = mask[word];
+    if (bits == 0) continue;
+    const int64_t first = word * kMaskBits, end = std::min(std::ssize(row), first + kMaskBits);
+    for (int64_t i = first; i < end; ++i) {
+      if (bits >> (i - first) & 1) s.masked[i] = row[i];
+    }
+  }
+  return s.masked;
 }
 
 bool adjusts(const Draw& draw) {
@@ -155,11 +173,18 @@ std::string with_final_logits(std::span<const float> row, const Draw& draw,
   raw = kernels.raw.peak(row.data(), std::ssize(row));
   error = check_peak(raw);
   if (!error.empty()) return error;
+  std::span<const float> allowed = row;
+  Peak best = raw;
+  if (!draw.mask.empty()) {
+    allowed = masked(row, draw.mask, s);
+    best = kernels.raw.peak(allowed.data(), std::ssize(allowed));
+    if (best.max == -kInfinity) return "the mask leaves no token";
+  }
   if (!adjusts(draw)) {
-    use(row, kernels.raw, raw);
+    use(allowed, kernels.raw, best);
     return error;
   }
-  const std::span<const double> logits = adjusted(row, draw, s);
+  const std::span<const double> logits = adjusted(allowed, draw, s);
   const Peak peak = kernels.adjusted.peak(logits.data(), std::ssize(logits));
   error = check_peak(peak);
   if (!error.empty()) return "after penalties: " + error;

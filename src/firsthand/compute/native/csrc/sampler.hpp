@@ -59,7 +59,16 @@ struct Draw {
   uint64_t seed = 0;
   uint64_t position = 0;
   bool in_range = true;  // false: seed or position does not fit into 64 bits
+  // A bit per token, the lowest of a word first: those that may be drawn. Empty: all of them.
+  std::span<const uint32_t> mask{};
 };
+
+constexpr int64_t kMaskBits = 32;
+
+// Words of the mask of a row.
+constexpr int64_t mask_words(int64_t vocab_size) {
+  return (vocab_size + kMaskBits - 1) / kMaskBits;
+}
 
 struct Outcome {
   int64_t token_id = -1;
@@ -85,6 +94,7 @@ struct Scratch {
   std::vector<uint64_t> masses;      // theirs
   std::vector<Candidate> candidates;
   std::vector<uint64_t> sums;        // of the blocks of a whole row
+  std::vector<float> masked;         // a row of which a mask allows a part
   std::vector<double> adjusted;      // a row after penalties
   std::vector<int32_t> uses;         // by token id: 1 + its count in the output; 0 between rows
 };

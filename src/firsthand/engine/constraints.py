@@ -1,0 +1,112 @@
+"""What each constrained sequence may draw now: a mask per row of a step.
+
+Owns: a state per sequence, and that it always follows from the sequence's own tokens.
+May not know: how a grammar is compiled, logits, why a sequence runs.
+Read next: `grammar.py`; `sampler.py`, which applies the masks; `runner.py`, the only caller.
+
+A state is a place in the sequence's new text. It is brought up to date from the tokens that the
+draw shows, so it cannot run ahead or fall behind; one that does not fit them (an evicted sequence
+that comes back, one that lost its state) is made anew from the beginning. So what is kept can save
+time, and cannot change a mask. Nothing fails open: a row whose state is lost, or at its end, or
+over a limit, gets a mask that allows nothing, and an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from firsthand.engine.grammar import Grammars, Matcher
+from firsthand.engine.sampler import Masks
+from firsthand.errors import InvalidRequest
+from firsthand.request import Grammar
+from firsthand.scheduling.plan import Draw
+
+SPARE_STATES = 64  # of sequences that did not draw in this step
+
+
+class Constrained(NamedTuple):
+    """The masks of a step; `faults` by row, each of which ends its sequence."""
+
+    masks: Masks
+    faults: dict[int, str]
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    grammar: Grammar
+    matcher: Matcher
+    num_taken: int = 0
+    last_id: int = -1
+
+    def fits(self, draw: Draw) -> bool:
+        """Whether the tokens that it took are a beginning of those that the draw shows."""
+        end = draw.num_prompt_tokens + self.num_taken
+        if self.grammar is not draw.grammar or end > len(draw.history):
+            return False
+        return self.num_taken == 0 or draw.history[end - 1] == self.last_id
+
+
+class Constraints:
+    """The states of the sequences of one engine. For one thread."""
+
+    def __init__(self, grammars: Grammars) -> None:
+        self._grammars = grammars
+        self._states: dict[int, _State] = {}
+
+    def masks(self, drawing: Sequence[tuple[int, Draw]]) -> Constrained:
+        """For the rows of a step, each with its sequence's id, that have a grammar."""
+        rows = [row for row, (_, draw) in enumerate(drawing) if draw.grammar is not None]
+        num_words = self._grammars.num_words
+        words = np.zeros((len(rows), num_words), dtype=np.uint32)
+        faults: dict[int, str] = {}
+        for mask, row in enumerate(rows):
+            sequence_id, draw = drawing[row]
+            state = self._state(sequence_id, draw)
+            fault = state if isinstance(state, str) else _advance(state, draw)
+            if fault is None and isinstance(state, _State):
+                matcher = state.matcher
+                matcher.unsafe_compute_mask_ptr(words[mask].ctypes.data, 4 * num_words)
+                if matcher.is_error():
+                    fault = f"the grammar failed: {matcher.get_error()}"
+            if fault is not None:
+                words[mask] = 0
+                faults[row] = fault
+                self._states.pop(sequence_id, None)
+        self._forget({sequence_id for sequence_id, _ in drawing})
+        return Constrained(Masks(words, rows), faults)
+
+    def _state(self, sequence_id: int, draw: Draw) -> _State | str:
+        """The sequence's, or why there is none."""
+        state = self._states.get(sequence_id)
+        if state is not None and state.fits(draw):
+            return state
+        assert draw.grammar is not None, "asked for rows with a grammar"
+        try:
+            # It was compiled before the sequence came to the scheduler. Only if it has left the
+            # kept ones since is it compiled again here.
+            compiled = self._grammars.compile(draw.grammar)
+        except InvalidRequest as error:
+            return str(error)
+        state = self._states[sequence_id] = _State(draw.grammar, compiled.deep_copy())
+        return state
+
+    def _forget(self, drawing: set[int]) -> None:
+        """Drop the states of sequences that have ended, which nobody tells."""
+        if len(self._states) > len(drawing) + SPARE_STATES:
+            self._states = {i: state for i, state in self._states.items() if i in drawing}
+
+
+def _advance(state: _State, draw: Draw) -> str | None:
+    """Take the tokens that were drawn since; a fault if one cannot be."""
+    history, start = draw.history, draw.num_prompt_tokens + state.num_taken
+    for position in range(start, len(history)):
+        token_id = history[position]
+        if not state.matcher.consume_token(token_id):
+            return f"the grammar does not go on with token {token_id}"
+        state.num_taken += 1
+        state.last_id = token_id
+    return None
