@@ -10,14 +10,17 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from firsthand.engine.facts import StepFacts
 from firsthand.errors import InvalidRequest
 from firsthand.generation import LLM, Completion
 from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import load_model
 from firsthand.generation.options import Options
 from firsthand.generation.service import Service, ServiceOptions
 from firsthand.request import Grammar, GrammarKind
@@ -66,7 +69,7 @@ def test_random_weights_write_what_the_schema_says(llm: LLM) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 5.0])
 def test_each_form_is_kept(llm: LLM, temperature: float) -> None:
-    how: Options = {"seed": 1, "max_tokens": 64, "temperature": temperature}
+    how: dict[str, Any] = {"seed": 1, "max_tokens": 64, "temperature": temperature}
     assert re.fullmatch(NUMBER["regex"], llm.generate("x", grammar=NUMBER, **how).text)
     words = {"choice": ["yes", "no", "a \"quoted\" \\ 'one'", "多字节\n"]}
     assert llm.generate("x", grammar=words, **how).text in words["choice"]
@@ -101,56 +104,41 @@ def answers(completions: list[Completion]) -> list[tuple[Any, ...]]:
 
 def test_masked_and_free_together_give_the_bits_of_each_alone(llm: LLM) -> None:
     """Batched = alone, and n > 1 = each of its seeds alone, with masks beside free rows."""
-    asked: list[Options] = [
+    asked: list[dict[str, Any]] = [
         {"seed": 1, "response_format": AS_PERSON, "logprobs": 2},
         {"seed": 2},
         {"seed": 3, "grammar": NUMBER, "top_p": 0.9, "repetition_penalty": 1.3},
         {"seed": 4, "response_format": {"type": "json_object"}, "top_k": 5},
         {"seed": 5, "logprobs": 1},
     ]
-    alone = [
-        llm.stream(f"prompt {i}", n=1, max_tokens=40, **how).completions()
-        for i, how in enumerate(asked)
-    ]
-    streams = [llm.stream(f"prompt {i}", n=3, max_tokens=40, **how) for i, how in enumerate(asked)]
+    alone = [llm.stream(f"prompt {i}", n=1, **how).completions() for i, how in enumerate(asked)]
+    streams = [llm.stream(f"prompt {i}", n=3, **how) for i, how in enumerate(asked)]
     for first, stream, how in zip(alone, streams, asked, strict=True):
         together = stream.completions()
         assert answers(together)[:1] == answers(first)
         for index in (1, 2):
-            again = {**how, "seed": how["seed"] + index}
+            again = how.copy()
+            again["seed"] = how["seed"] + index
             prompt = f"prompt {asked.index(how)}"
-            one = llm.stream(prompt, n=1, max_tokens=40, **again).completions()
+            one = llm.stream(prompt, n=1, **again).completions()
             assert answers(one) == answers(together[index : index + 1])
 
 
 def test_an_evicted_sequence_goes_on_where_it_was(micro_folder: Path) -> None:
-    how: Options = {"grammar": {"regex": "([a-z]{2,9} ){100}"}, "max_tokens": 200}
+    how: dict[str, Any] = {"seed": 3, "grammar": {"regex": "([a-z]{2,9} ){100}"}, "max_tokens": 200}
     with LLM(micro_folder, max_context=256, threads=1, max_sequences=8) as roomy:
-        wanted = roomy.stream("hello", n=6, seed=3, **how).completions()
-    preempted = []
-    with (
-        LLM(
-            micro_folder,
-            max_context=256,
-            threads=1,
-            max_sequences=8,
-            memory_limit=tight(micro_folder),
-        ) as small,
-        small.listening(lambda facts: preempted.append(facts.planned.num_preempted)),
-    ):
-        found = small.stream("hello", n=6, seed=3, **how).completions()
+        wanted = roomy.stream("hello", n=6, **how).completions()
+    preempted: list[int] = []
+    loaded = load_model(micro_folder, LoadOptions(max_context=256, threads=1, max_sequences=8))
+    small = replace(loaded, budget=replace(loaded.budget, num_blocks=40))
+
+    def note(facts: StepFacts) -> None:
+        preempted.append(facts.planned.num_preempted)
+
+    with LLM(small) as llm, llm.listening(note):
+        found = llm.stream("hello", n=6, **how).completions()
     assert sum(preempted) > 0
     assert answers(found) == answers(wanted)
-
-
-def tight(folder: Path) -> int:
-    """Memory for a few sequences' blocks."""
-    with LLM(folder, max_context=256, threads=1, max_sequences=8) as llm:
-        loaded = llm.loaded
-        store = loaded.store
-        block_bytes = store.resident_bytes(store.block_size)
-        spare = (loaded.budget.num_blocks - 34) * block_bytes
-        return loaded.budget.total_bytes - spare
 
 
 def test_what_is_wrong_is_named(llm: LLM) -> None:

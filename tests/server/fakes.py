@@ -28,7 +28,7 @@ from firsthand.generation.service import (
     Status,
     StreamUsage,
 )
-from firsthand.request import Finish, FinishReason, Usage
+from firsthand.request import Finish, FinishReason, Grammar, Usage
 from firsthand.text.templates import check_messages
 
 CONTEXT = 512
@@ -139,6 +139,8 @@ class FakeService(Service):
         self.script = script or Script()
         self.streams: list[FakeStream] = []
         self.options: list[Options] = []
+        self.template = "template"
+        self.rendered: list[tuple[Any, Any]] = []  # messages and tools
         self.status = Status.READY
         self.fault: Exception | None = None  # raised by `submit`
 
@@ -148,7 +150,7 @@ class FakeService(Service):
 
     @property
     def model(self) -> ModelFacts:
-        return ModelFacts("micro", 1, CONTEXT, 257, (END,), True, "template", "micro", 8, 32, 16)
+        return ModelFacts("micro", 1, CONTEXT, 257, (END,), True, self.template, "micro", 8, 32, 16)
 
     @property
     def load(self) -> Load:
@@ -187,6 +189,15 @@ class FakeService(Service):
         if any(token_id > END for token_id in token_ids):
             raise InvalidRequest("token_ids", "outside the vocabulary")
         return bytes(one for one in token_ids if one < END).decode("utf-8", "replace")
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        pass
+
+    def has_control(self, texts: Sequence[str]) -> bool:
+        return False
+
+    def num_tokens_of(self, token_ids: Sequence[int], num_chars: int) -> int:
+        return min(num_chars, len(token_ids))
 
     def token_text(self, token_id: int) -> str:
         return chr(token_id)

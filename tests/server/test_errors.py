@@ -16,6 +16,8 @@ from tests.server.fakes import FakeService
 Ask = Callable[..., httpx.Response]
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello!"}]
+STRUCTURED = "structured_outputs"
+TOOL = {"type": "function", "function": {"name": "f"}}
 JSON = {"content-type": "application/json"}
 
 
@@ -126,10 +128,22 @@ def test_a_body_too_large(ask: Ask) -> None:
             "invalid_value",
             "messages[0].content[0].type",
         ),
-        ({"tools": []}, "unsupported_parameter", "tools"),
-        ({"tool_choice": "auto"}, "unsupported_parameter", "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "invalid_value", "response_format.type"),
-        ({"structured_outputs": {"regex": "("}}, "unsupported_parameter", "structured_outputs"),
+        ({"tools": []}, "invalid_value", "tools"),
+        ({"tools": [TOOL]}, "invalid_value", "tools"),
+        ({"tool_choice": "auto"}, "invalid_value", "tool_choice"),
+        ({"parallel_tool_calls": False}, "invalid_value", "parallel_tool_calls"),
+        ({"functions": []}, "unsupported_parameter", "functions"),
+        ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
+        (
+            {"structured_outputs": {"guided": "("}},
+            "unsupported_parameter",
+            "structured_outputs.guided",
+        ),
+        (
+            {"structured_outputs": {"json_object": False}},
+            "invalid_value",
+            "structured_outputs.json_object",
+        ),
         ({"prompt_logprobs": 1}, "unsupported_parameter", "prompt_logprobs"),
         ({"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
         ({"chat_template": "{{ 1 }}"}, "unsupported_parameter", "chat_template"),

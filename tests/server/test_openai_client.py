@@ -187,7 +187,7 @@ def test_errors_are_the_clients_own(live: Live) -> None:
             messages=HELLO,
             tools=[{"type": "function", "function": {"name": "f"}}],
         )
-    assert (tools.value.code, tools.value.param) == ("unsupported_parameter", "tools")
+    assert (tools.value.code, tools.value.param) == ("invalid_value", "tools")
     with pytest.raises(openai.BadRequestError) as embeddings:
         live.client.embeddings.create(model="micro", input="x")
     assert embeddings.value.param == "model"

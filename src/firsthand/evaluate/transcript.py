@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
 from firsthand.engine.runner import ModelRunner
-from firsthand.engine.sampler import Sampled
+from firsthand.engine.sampler import Masks, Sampled
 from firsthand.generation.assembly import sampler_of
 from firsthand.generation.loading import LoadedModel
 from firsthand.generation.sharing import build_scheduler
@@ -102,10 +102,10 @@ class Witness:
         self.num_logits = 0
         self.difference: Difference | None = None
 
-    def __call__(self, logits: Row, draws: Sequence[Draw]) -> Sampled:
+    def __call__(self, logits: Row, draws: Sequence[Draw], masks: Masks | None = None) -> Sampled:
         for row, draw in zip(logits, draws, strict=True):
             self._see(row, draw)
-        return self._sample(logits, draws)
+        return self._sample(logits, draws, masks)
 
     def _see(self, row: Row, draw: Draw) -> None:
         key = (draw.seed, draw.position)

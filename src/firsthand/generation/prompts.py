@@ -28,6 +28,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import read_spec, read_tokenizer
 from firsthand.generation.service_values import Prompt
 from firsthand.request import Grammar
+from firsthand.text.detokenize import Detokenizer
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate, check_messages
 from firsthand.text.tokenizer import RenderedPrompt, Tokenizer
@@ -164,6 +165,15 @@ class Prompts:
     async def check_grammar(self, grammar: Grammar) -> None:
         """Raises InvalidRequest, CapacityExceeded."""
         await _in(self._compilers, lambda: self._grammars.check(grammar))
+
+    def num_tokens_of(self, token_ids: Sequence[int], num_chars: int) -> int:
+        """How many of the first tokens the first `num_chars` characters of their text take."""
+        detokenizer = Detokenizer(self._tokenizer, skip_special=False)
+        num_tokens, length = 0, 0
+        while length < num_chars and num_tokens < len(token_ids):
+            length += len(detokenizer.add(token_ids[num_tokens]))
+            num_tokens += 1
+        return num_tokens
 
     def has_control(self, texts: Sequence[str]) -> bool:
         special = self._tokenizer.special_ids

@@ -252,6 +252,10 @@ class Service:
         `skip_special_tokens` is False."""
         return self._text.has_control(texts)
 
+    def num_tokens_of(self, token_ids: Sequence[int], num_chars: int) -> int:
+        """How many of the first tokens the first `num_chars` characters of their text take."""
+        return self._text.num_tokens_of(token_ids, num_chars)
+
     def token_text(self, token_id: int) -> str:
         """What a token's bytes decode to on their own (for return_token_strs)."""
         return self._known.tokenizer.token_bytes(token_id).decode("utf-8", "replace")

@@ -17,6 +17,7 @@ from firsthand.server.errors import Refusal
 from firsthand.server.health import Checks
 from firsthand.server.metrics import Metrics
 from firsthand.server.sse import StreamSettings
+from firsthand.text.tool_calls import ToolFormat
 
 MAX_NAME_CHARS = 80
 
@@ -24,7 +25,8 @@ MAX_NAME_CHARS = 80
 @dataclass(frozen=True, slots=True)
 class House:
     """`services` by the names that callers use, at least one; the first is the default. Two names
-    may stand for one service."""
+    may stand for one service. `tool_format` is how models call tools where their template does not
+    tell; `reasoning_fields` are the names under which reasoning is given out."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -33,6 +35,8 @@ class House:
     body_limits: BodyLimits = field(default_factory=BodyLimits)
     stream: StreamSettings = field(default_factory=StreamSettings)
     version: str = "unknown"
+    tool_format: ToolFormat | None = None
+    reasoning_fields: tuple[str, ...] = ("reasoning", "reasoning_content")
 
     @property
     def models(self) -> list[Service]:

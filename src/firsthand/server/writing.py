@@ -31,13 +31,13 @@ def now() -> int:
     return int(time.time())
 
 
-def usage(used: StreamUsage) -> dict[str, Any]:
+def usage(used: StreamUsage, num_reasoning_tokens: int = 0) -> dict[str, Any]:
     return {
         "prompt_tokens": used.prompt_tokens,
         "completion_tokens": used.completion_tokens,
         "total_tokens": used.total_tokens,
         "prompt_tokens_details": {"cached_tokens": used.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
     }
 
 

@@ -22,9 +22,26 @@ from firsthand.generation.service import Prompt, Service
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
 from firsthand.server.body import read_body
+from firsthand.server.forms import (
+    ChoiceReader,
+    Form,
+    finish_of,
+    form_of,
+    message_of,
+    set_grammar,
+    told_messages,
+    tool_use,
+)
 from firsthand.server.house import House
 from firsthand.server.openapi import described
-from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.routes.submitting import (
+    Asked,
+    check_grammar,
+    header_options,
+    json_reply,
+    naming,
+    submit,
+)
 from firsthand.server.sse import DONE, EventStreamResponse, event
 from firsthand.server.wire.base import options_of
 from firsthand.server.wire.chat import (
@@ -34,6 +51,7 @@ from firsthand.server.wire.chat import (
     ChatTemplateInput,
     RenderReply,
 )
+from firsthand.text.tools import ToolUse
 
 CHAT = "/v1/chat/completions"
 RENDER = "/v1/chat/completions/render"
@@ -46,12 +64,23 @@ def chat_router(house: House) -> APIRouter:
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, house.body_limits)
         model, service = house.find(body.model)
-        with naming({"max_tokens": _limit_name(body), "prompt": "messages"}):
+        with naming(
+            {
+                "max_tokens": _limit_name(body),
+                "prompt": "messages",
+                "ignore_end": "ignore_eos",
+            }
+        ):
             options: Options = {**chat_options(body), **header_options(request)}
-            prompt = await render(service, body)
+            use = tool_use(house, service, body)
+            prompt = await render(service, body, use)
+            form = form_of(house, service, body, prompt, use)
+            set_grammar(options, form)
+            await check_grammar(service, options)
             set_limit(options, service, prompt)
-            answers = submit(house, request, Asked(CHAT, model, service, body), [prompt], options)
-        reply = ChatAnswer(model, body, answers)
+            asked = Asked(CHAT, model, service, body, form.keeps_markers)
+            answers = submit(house, request, asked, [prompt], options)
+        reply = ChatAnswer(Asked(CHAT, model, service, body), body, answers, form)
         if body.stream:
             return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
         return await unless_gone(request, reply.whole(writing.manifest(service)))
@@ -61,7 +90,7 @@ def chat_router(house: House) -> APIRouter:
         body = await read_body(request, ChatBody, house.body_limits)
         _, service = house.find(body.model)
         with naming({"prompt": "messages"}):
-            prompt = await render(service, body)
+            prompt = await render(service, body, tool_use(house, service, body))
         return json_reply(
             {
                 "prompt": prompt.text,
@@ -79,15 +108,17 @@ def plain_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [message.model_dump(exclude_none=True) for message in messages]
 
 
-async def render(service: Service, body: ChatTemplateInput) -> Prompt:
+async def render(service: Service, body: ChatTemplateInput, use: ToolUse | None = None) -> Prompt:
     continues = bool(body.continue_final_message)
     adds = body.add_generation_prompt
     if adds and continues:
         raise InvalidRequest("continue_final_message", "not together with add_generation_prompt")
+    messages, tools = told_messages(plain_messages(body.messages), service.model.chat_template, use)
     return await service.render(
-        plain_messages(body.messages),
+        messages,
         add_generation_prompt=not continues if adds is None else adds,
         continue_final_message=continues,
+        tools=tools,
         variables=body.chat_template_kwargs,
     )
 
@@ -117,10 +148,15 @@ def _limit_name(body: ChatBody) -> str:
 class ChatAnswer:
     """One reply, in either form."""
 
-    def __init__(self, model: str, body: ChatBody, answers: Answers) -> None:
+    def __init__(self, asked: Asked, body: ChatBody, answers: Answers, form: Form) -> None:
+        self._service = asked.service
         self._body = body
         self._answers = answers
-        self._head = {"id": writing.new_id("chatcmpl-"), "created": writing.now(), "model": model}
+        self._form = form
+        self._num_reasoning = 0
+        self._readers = [ChoiceReader(form) for _ in range(answers.num_choices)]
+        head = {"id": writing.new_id("chatcmpl-"), "created": writing.now()}
+        self._head = {**head, "model": asked.model}
         self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
 
     async def whole(self, headers: Mapping[str, str]) -> Response:
@@ -129,8 +165,8 @@ class ChatAnswer:
             **self._head,
             "object": "chat.completion",
             "choices": [self._choice(index, one) for index, one in enumerate(completions)],
-            "usage": writing.usage(self._answers.usage),
         }
+        reply["usage"] = writing.usage(self._answers.usage, self._num_reasoning)
         if self._body.return_token_ids:
             reply["prompt_token_ids"] = self._answers.prompt_token_ids[0]
         if self._body.wants_timings:
@@ -138,11 +174,13 @@ class ChatAnswer:
         return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        message, num_chars = message_of(completion, self._form)
+        self._count_reasoning(completion, num_chars)
         choice = {
             "index": index,
-            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "message": message,
             "logprobs": writing.chat_logprobs(completion.logprobs),
-            **writing.finish(completion),
+            **finish_of(completion, has_calls="tool_calls" in message),
         }
         if self._body.return_token_ids:
             choice["token_ids"] = completion.token_ids
@@ -153,15 +191,19 @@ class ChatAnswer:
             for index in range(self._answers.num_choices):
                 yield self._first(index)
             async for index, chunk in chunks:
-                if self._says_something(chunk):
-                    yield self._event(index, chunk)
+                reader = self._readers[index]
+                delta = reader.add(chunk.text, ended=chunk.completion is not None)
+                if chunk.completion is not None:
+                    self._count_reasoning(chunk.completion, reader.num_reasoning_chars)
+                if delta or self._says_something(chunk):
+                    yield self._event(index, chunk, delta)
         if self._body.wants_usage_chunk:
-            used = writing.usage(self._answers.usage)
+            used = writing.usage(self._answers.usage, self._num_reasoning)
             yield event({**self._chunk_head, "choices": [], "usage": used})
         yield DONE
 
     def _first(self, index: int) -> bytes:
-        delta = {"role": "assistant", "content": ""}
+        delta: dict[str, Any] = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         value = {**self._chunk_head, "choices": [choice]}
         if self._body.return_token_ids:
@@ -170,14 +212,18 @@ class ChatAnswer:
 
     def _says_something(self, chunk: Chunk) -> bool:
         wants_tokens = self._body.logprobs or self._body.return_token_ids
-        return bool(chunk.text or chunk.completion or (wants_tokens and chunk.token_ids))
+        return bool(chunk.completion or (wants_tokens and chunk.token_ids))
 
-    def _event(self, index: int, chunk: Chunk) -> bytes:
+    def _count_reasoning(self, completion: Completion, num_chars: int) -> None:
+        if num_chars:
+            self._num_reasoning += self._service.num_tokens_of(completion.token_ids, num_chars)
+
+    def _event(self, index: int, chunk: Chunk, delta: dict[str, Any]) -> bytes:
         choice: dict[str, Any] = {
             "index": index,
-            "delta": {"content": chunk.text} if chunk.text else {},
+            "delta": delta,
             "logprobs": writing.chat_logprobs(chunk.logprobs),
-            **writing.finish(chunk.completion),
+            **finish_of(chunk.completion, has_calls=self._readers[index].has_calls),
         }
         if self._body.return_token_ids:
             choice["token_ids"] = chunk.token_ids

@@ -24,7 +24,14 @@ from firsthand.server.answers import Answers, unless_gone
 from firsthand.server.body import read_body
 from firsthand.server.house import House
 from firsthand.server.openapi import described
-from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.routes.submitting import (
+    Asked,
+    check_grammar,
+    header_options,
+    json_reply,
+    naming,
+    submit,
+)
 from firsthand.server.sse import DONE, EventStreamResponse, event
 from firsthand.server.wire.base import options_of
 from firsthand.server.wire.completions import DEFAULT_MAX_TOKENS, CompletionBody, CompletionReply
@@ -41,10 +48,11 @@ def completions_router(house: House) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, house.body_limits)
         model, service = house.find(body.model)
-        with naming({}):
+        with naming({"ignore_end": "ignore_eos"}):
             options: Options = {**completion_options(body), **header_options(request)}
             prompts = await read_prompts(service, body.prompt)
             echoes = await _echoes(service, prompts) if body.echo else None
+            await check_grammar(service, options)
             asked = Asked(COMPLETIONS, model, service, body)
             answers = submit(house, request, asked, prompts, options)
         reply = CompletionAnswer(model, body, answers, echoes)

@@ -19,6 +19,7 @@ from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
+from firsthand.request import Grammar
 from firsthand.server.answers import Answers
 from firsthand.server.asking import Ask, submit_all
 from firsthand.server.errors import JSON
@@ -33,12 +34,21 @@ MAX_DEADLINE_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whom a body asks, and what it says of the answer's form."""
+    """Whom a body asks, and what it says of the answer's form. `keeps_markers`: control tokens are
+    part of the text, for whoever reads it looks for one."""
 
     endpoint: str
     model: str
     service: Service
     body: Sampling
+    keeps_markers: bool = False
+
+
+async def check_grammar(service: Service, options: Options) -> None:
+    """What the text has to be can be compiled. Raises InvalidRequest."""
+    grammar = options.get("grammar")
+    if isinstance(grammar, Grammar):
+        await service.check_grammar(grammar)
 
 
 def submit(
@@ -68,7 +78,7 @@ def submit(
     submitted = submit_all(
         house.admission,
         asks,
-        skip_special_tokens=body.skip_special_tokens is not False,
+        skip_special_tokens=body.skip_special_tokens is not False and not asked.keeps_markers,
         include_stop_string=bool(body.include_stop_str_in_output),
     )
 

@@ -22,13 +22,17 @@ from firsthand.generation.options import Options
 from firsthand.request import (
     MAX_BIASED_TOKENS,
     MAX_CHOICES,
+    MAX_GRAMMAR_CHARS,
     MAX_LOGPROBS,
     MAX_SEED,
     MAX_STOP_IDS,
     MAX_TOP_K,
     MIN_REPETITION_PENALTY,
+    Grammar,
     Priority,
 )
+from firsthand.text.grammars import MAX_CHOICES as MAX_OPTIONS
+from firsthand.text.grammars import of_structured
 from firsthand.text.stops import MAX_STOP_CHARS, MAX_STOPS
 
 MAX_ID = 2**31 - 1
@@ -94,6 +98,21 @@ class StreamOptions(Strict):
     include_obfuscation: OnlyFalse | None = None
 
 
+class StructuredOutputs(Strict):
+    """vLLM's form: one of these, which all of the text has to be."""
+
+    json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
+    regex: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARS)] | None = None
+    choice: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_OPTIONS)
+        ]
+        | None
+    ) = None
+    grammar: Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARS)] | None = None
+    json_object: Literal[True] | None = None
+
+
 class Sampling(Strict):
     """How tokens are chosen and where an answer ends, in OpenAI's words and in vLLM's."""
 
@@ -121,7 +140,7 @@ class Sampling(Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prompt_logprobs: Unsupported = None
-    structured_outputs: Unsupported = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def wants_timings(self) -> bool:
@@ -158,6 +177,7 @@ def options_of(body: Sampling) -> Options:
         "stop_token_ids": body.stop_token_ids,
         "ignore_end": body.ignore_eos,
         "min_tokens": body.min_tokens,
+        "grammar": _grammar(body.structured_outputs),
         "priority": None if body.priority is None else priority_of(body.priority),
     }
     options: Options = {}
@@ -172,6 +192,12 @@ def priority_of(given: int | str) -> str:
     if given == 0:
         return Priority.NORMAL.value
     return (Priority.URGENT if given < 0 else Priority.BACKGROUND).value
+
+
+def _grammar(given: StructuredOutputs | None) -> Grammar | None:
+    if given is None:
+        return None
+    return of_structured(given.model_dump(by_alias=True, exclude_none=True))
 
 
 def _bias(given: dict[str, float]) -> dict[int, float]:

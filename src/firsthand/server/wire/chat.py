@@ -20,12 +20,49 @@ from firsthand.server.wire.base import (
     Unsupported,
 )
 from firsthand.server.wire.replies import Timings, Usage
+from firsthand.text.grammars import MAX_NAME_CHARS
 from firsthand.text.templates import MAX_MESSAGES
+from firsthand.text.tools import MAX_TOOLS
 
 
 class TextPart(Strict):
     type: Literal["text"]
     text: str
+
+
+class CalledFunction(Strict):
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    arguments: str
+
+
+class ToolCall(Strict):
+    """A call that the model made before."""
+
+    id: Annotated[str, Field(max_length=256)]
+    type: Literal["function"]
+    function: CalledFunction
+    index: int | None = None
+
+
+class FunctionDefinition(Strict):
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(Strict):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(Strict):
+    name: str
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: FunctionName
 
 
 class ChatMessage(Strict):
@@ -36,16 +73,39 @@ class ChatMessage(Strict):
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: Unsupported = None
-    tool_call_id: Unsupported = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     function_call: Unsupported = None
     refusal: Unsupported = None
     audio: Unsupported = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class ResponseFormat(Strict):
+class TextFormat(Strict):
     type: Literal["text"]
+
+
+class JsonObjectFormat(Strict):
+    type: Literal["json_object"]
+
+
+class NamedSchema(Strict):
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+    description: str | None = None
+
+
+class JsonSchemaFormat(Strict):
+    """The answer is JSON that the schema allows, whatever `strict` says."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[
+    TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")
+]
 
 
 class ChatTemplateInput(Strict):
@@ -61,9 +121,9 @@ class ChatBody(ChatTemplateInput, Sampling, Logprobs, Ignored):
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Unsupported = None
-    tool_choice: Unsupported = None
-    parallel_tool_calls: Unsupported = None
+    tools: Annotated[list[ToolDefinition], Field(min_length=1, max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     functions: Unsupported = None
     function_call: Unsupported = None
     reasoning_effort: Unsupported = None
@@ -92,16 +152,21 @@ class ChoiceLogprobs(Reply):
 
 
 class AnswerMessage(Reply):
+    """`reasoning` and `reasoning_content` are the same text; they are there if there is any."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(Reply):
     index: int
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
     stop_reason: int | str | None
 
 

@@ -1,0 +1,214 @@
+"""What form an answer is to have: plain, JSON, calls of tools, with reasoning before it or not.
+
+Owns: what of a chat body decides the form, and the deltas and messages that an answer read in that
+form becomes.
+May not know: how a form is kept (that is a grammar) or read (`text/answers.py`), routes, sockets.
+Read next: `routes/chat.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firsthand.errors import InvalidRequest
+from firsthand.generation.completion import Completion
+from firsthand.generation.options import Options
+from firsthand.generation.service import Prompt, Service
+from firsthand.request import Grammar
+from firsthand.server import writing
+from firsthand.server.house import House
+from firsthand.server.wire.chat import ChatBody
+from firsthand.text.answers import AnswerForm, AnswerReader, Piece, read_answer
+from firsthand.text.grammars import END_THINK, THINK, of_response_format, with_reasoning
+from firsthand.text.reasoning import reasoning_of
+from firsthand.text.tool_calls import ToolFormat, format_of
+from firsthand.text.tools import (
+    ToolUse,
+    chosen_tools,
+    plain_arguments,
+    read_tools,
+    tool_grammar,
+    tools_as_text,
+)
+
+
+def tool_use(house: House, service: Service, body: ChatBody) -> ToolUse | None:
+    """The tools that may be called; None: none may. Raises InvalidRequest."""
+    choice: object = body.tool_choice
+    if body.tools is None:
+        if choice not in (None, "none"):
+            raise InvalidRequest("tool_choice", "needs tools")
+        if body.parallel_tool_calls is not None:
+            raise InvalidRequest("parallel_tool_calls", "needs tools")
+        return None
+    tools = read_tools([tool.model_dump(exclude_none=True) for tool in body.tools])
+    if not isinstance(choice, str | None):
+        choice = choice.model_dump()  # type: ignore[attr-defined]
+    callable_tools, mode = chosen_tools(tools, choice)
+    if mode == "none":
+        return None
+    format = house.tool_format or format_of(service.model.chat_template)
+    if format is None:
+        raise InvalidRequest(
+            "tools", "this model's chat template knows no calls of tools, and no format was set"
+        )
+    return ToolUse(callable_tools, mode, body.parallel_tool_calls is not False, format)
+
+
+def told_messages(
+    messages: Sequence[Mapping[str, Any]], template: str | None, use: ToolUse | None
+) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]] | None]:
+    """The conversation and the tools as the template gets them."""
+    plain = plain_arguments([_with_reasoning_names(message) for message in messages])
+    if use is None:
+        return plain, None
+    if template is not None and format_of(template) is None and "tools" not in template:
+        return tools_as_text(plain, use.tools, use.format), None
+    return plain, [tool.given for tool in use.tools]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an answer is read; `grammar` is what it was asked to be. `reasoning_fields` are the names
+    of reasoning. `keeps_markers`: the reader needs the text of a control token."""
+
+    reading: AnswerForm
+    grammar: Grammar | None
+    reasoning_fields: tuple[str, ...]
+    keeps_markers: bool
+
+
+def form_of(
+    house: House, service: Service, body: ChatBody, prompt: Prompt, use: ToolUse | None
+) -> Form:
+    """Raises InvalidRequest where two forms are asked for."""
+    reasoning = (
+        "none" if prompt.continues else reasoning_of(service.model.chat_template, prompt.text)
+    )
+    asked = None
+    if body.response_format is not None:
+        asked = of_response_format(
+            body.response_format.model_dump(by_alias=True, exclude_none=True)
+        )
+    by_tools = None if use is None else tool_grammar(use)
+    if asked is not None and body.structured_outputs is not None:
+        raise InvalidRequest("structured_outputs", "not together with a response_format")
+    if use is not None and (asked is not None or body.structured_outputs is not None):
+        name = "structured_outputs" if asked is None else "response_format"
+        raise InvalidRequest(name, "not together with tools that may be called")
+    format = None if use is None else use.format
+    markers = () if format is None else format.markers
+    if reasoning != "none":
+        markers += (THINK, END_THINK)
+    return Form(
+        AnswerForm(reasoning, format, frozenset() if use is None else use.names),
+        asked or by_tools,
+        house.reasoning_fields,
+        bool(markers) and service.has_control(markers),
+    )
+
+
+def set_grammar(options: Options, form: Form) -> None:
+    """The grammar of the form, or of the body's own field, after what the model may reason."""
+    grammar = form.grammar or options.get("grammar")
+    if isinstance(grammar, Grammar):
+        options["grammar"] = with_reasoning(grammar, form.reading.reasoning)
+
+
+class ChoiceReader:
+    """One choice of a stream: text in, deltas out."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._reader = AnswerReader(form.reading)
+        self._ids: dict[int, str] = {}
+
+    @property
+    def has_calls(self) -> bool:
+        return self._reader.has_calls
+
+    @property
+    def num_reasoning_chars(self) -> int:
+        return self._reader.answer.num_reasoning_chars
+
+    def add(self, text: str, *, ended: bool) -> dict[str, Any]:
+        """The delta that the text brings; empty if none."""
+        delta: dict[str, Any] = {}
+        self._put(delta, self._reader.add(text))
+        if ended:
+            self._put(delta, self._reader.finish())
+        return delta
+
+    def _put(self, delta: dict[str, Any], piece: Piece) -> None:
+        if piece.reasoning:
+            for field in self._form.reasoning_fields:
+                delta[field] = delta.get(field, "") + piece.reasoning
+        if piece.content:
+            delta["content"] = delta.get("content", "") + piece.content
+        for number, name, arguments in piece.calls:
+            calls = delta.setdefault("tool_calls", [])
+            if name is not None:
+                self._ids[number] = writing.new_id("call_")
+                named = {"name": name, "arguments": arguments}
+                calls.append(
+                    {
+                        "index": number,
+                        "id": self._ids[number],
+                        "type": "function",
+                        "function": named,
+                    }
+                )
+            elif calls and calls[-1]["index"] == number:
+                calls[-1]["function"]["arguments"] += arguments
+            else:
+                calls.append({"index": number, "function": {"arguments": arguments}})
+
+
+def message_of(completion: Completion, form: Form) -> tuple[dict[str, Any], int]:
+    """The whole message, and how many characters of the text were reasoning."""
+    answer = read_answer(completion.text, form.reading)
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": answer.content or (None if answer.calls else ""),
+        "refusal": None,
+    }
+    if answer.reasoning:
+        message |= dict.fromkeys(form.reasoning_fields, answer.reasoning)
+    if answer.calls:
+        message["tool_calls"] = [
+            {
+                "id": writing.new_id("call_"),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in answer.calls
+        ]
+    return message, answer.num_reasoning_chars
+
+
+def finish_of(completion: Completion | None, *, has_calls: bool) -> dict[str, Any]:
+    """As `writing.finish`; an answer that calls tools ends for that reason, unless it was cut."""
+    finish = writing.finish(completion)
+    if has_calls and finish["finish_reason"] == "stop":
+        finish["finish_reason"] = "tool_calls"
+    return finish
+
+
+def tool_format_named(name: str) -> ToolFormat:
+    """Of an operator's setting. Raises InvalidRequest."""
+    from firsthand.text.tool_calls import FORMAT_NAMES
+
+    found = FORMAT_NAMES.get(name)
+    if found is None:
+        raise InvalidRequest("tool_call_parser", f"must be one of {', '.join(FORMAT_NAMES)}")
+    return found
+
+
+def _with_reasoning_names(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Both names of reasoning are taken; templates know the older one."""
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if not reasoning:
+        return dict(message)
+    return {**message, "reasoning": reasoning, "reasoning_content": reasoning}
