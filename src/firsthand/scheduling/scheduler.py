@@ -222,8 +222,8 @@ class Scheduler:
         self._running.begin_step(self._num_computed)
 
     def _make_room(self, now_s: float) -> int:
-        """Blocks for what runs; and a place for a class that is owed, if another lives on lent
-        ones. Gives the first class that admits nobody in this step."""
+        """Blocks for what runs; and a place for one of a class that is owed, if another lives on
+        lent ones. Gives the first class that admits nobody in this step."""
         self._running.grow(self._evict)
         if self._num_preempted:
             return NOBODY
@@ -264,6 +264,8 @@ class Scheduler:
             elif self._admit(sequence, now_s):
                 door.passed(sequence)
                 budget -= 1
+                if self._num_preempted:
+                    door.close()
             else:
                 door.refuse(sequence)
                 continue

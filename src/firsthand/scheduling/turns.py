@@ -61,6 +61,10 @@ class Door:
         turns = [Turn(one.class_index, self._level(one), one.sequence_id) for one in asked]
         return asked[next_turn(turns, self._credits, self._policy.shares)]
 
+    def close(self) -> None:
+        """The one that room was made for is in: nobody uses the same opening to pass others."""
+        self._closed = NOBODY
+
     def refuse(self, sequence: Sequence) -> None:
         """It found no room now."""
         self._unfit[sequence.sequence_id] = sequence
