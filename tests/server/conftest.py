@@ -78,14 +78,14 @@ def live(micro_folder: Path) -> Iterator[Live]:
 
 
 @contextmanager
-def live_server(options: ServiceOptions) -> Iterator[Live]:
+def live_server(options: ServiceOptions, **settings: Any) -> Iterator[Live]:
     made: list[tuple[Service, House]] = []
 
     async def make() -> ASGIApp:
         service = await Service.start(options)
         await service.wait_ready()
         stream = StreamSettings(ping_s=0.3, stall_s=2.0)
-        house = House({str(options.name): service}, Metrics(), stream=stream)
+        house = House({str(options.name): service}, Metrics(), stream=stream, **settings)
         made.append((service, house))
         return build_app(house)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firsthand.engine.facts import StepFacts
@@ -182,8 +182,10 @@ class FakeService(Service):
         variables: Mapping[str, Any] | None = None,
     ) -> Prompt:
         checked = check_messages(messages)
-        text = "".join(f"{message['role']}: {message['content']}\n" for message in checked)
-        return await self.tokenize(text + "assistant: " * add_generation_prompt)
+        self.rendered.append((checked, tools))
+        text = "".join(f"{message['role']}: {message.get('content')}\n" for message in checked)
+        prompt = await self.tokenize(text + "assistant: " * add_generation_prompt)
+        return replace(prompt, continues=continue_final_message)
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
         if any(token_id > END for token_id in token_ids):

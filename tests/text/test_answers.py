@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from firsthand.text.answers import Answer, AnswerForm, AnswerReader, Call, read_answer
 from firsthand.text.reasoning import partial, reasoning_of
-from firsthand.text.tool_calls import FORMAT_NAMES, ToolFormat, format_of
+from firsthand.text.tool_calls import FORMAT_NAMES, CallDelta, ToolFormat, format_of
 
 NAMES = frozenset(("f", "g", "get_weather"))
 HERMES = AnswerForm("may", ToolFormat.HERMES, NAMES)
@@ -151,7 +151,7 @@ def test_no_text_is_lost_or_read_in_two_ways(parts: list[str], seed: int) -> Non
 def test_arguments_come_as_they_are_written() -> None:
     """STRUCT-4, STRUCT-5: a name once, in the call's first piece; arguments always a text."""
     reader = AnswerReader(HERMES)
-    deltas = []
+    deltas: list[CallDelta] = []
     for char in block(F) + block(G):
         deltas += reader.add(char).calls
     deltas += reader.finish().calls

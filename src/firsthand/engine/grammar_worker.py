@@ -66,7 +66,9 @@ def library_source(grammar: Text) -> str:
     source = _library_form(grammar.kind, grammar.text)
     if not grammar.lead:
         return source
-    body = {**json.loads(source)["grammars"][0], "name": "body"}
+    # Rules stay as they are; a schema comes wrapped.
+    body = json.loads(source)["grammars"][0] if source[0] == "{" else {"lark_grammar": source}
+    body["name"] = "body"
     lead = {"name": "whole", "lark_grammar": f"start: lead @body\n{grammar.lead}"}
     return json.dumps({"grammars": [lead, body]})
 
