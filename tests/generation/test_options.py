@@ -14,7 +14,7 @@ from firsthand.generation.options import (
     fresh_seed,
     read_options,
 )
-from firsthand.request import RepetitionGuard, SamplingParams, StopRules
+from firsthand.request import Grammar, GrammarKind, RepetitionGuard, SamplingParams, StopRules
 
 ENDS = frozenset({2, 3})
 
@@ -53,6 +53,8 @@ def test_every_option_arrives() -> None:
         "tenant": "someone",
         "cache_salt": "salt",
         "timeout_s": 2.5,
+        "response_format": {"type": "text"},
+        "grammar": {"regex": "a+"},
     }
     assert options.keys() == Options.__annotations__.keys()
     checked = read_options({**options, "n": 3}, ENDS)
@@ -60,6 +62,7 @@ def test_every_option_arrives() -> None:
     assert checked.stop == StopRules(9, 1, ENDS, frozenset({7}), True, RepetitionGuard())
     assert checked.stop_strings == ("end",)
     assert (checked.seed, checked.n, checked.timeout_s) == (0, 3, 2.5)
+    assert checked.grammar == Grammar(GrammarKind.REGEX, "a+")
     assert (checked.priority, checked.tenant, checked.cache_salt) == ("urgent", "someone", "salt")
 
 

@@ -1,6 +1,7 @@
 #include "sampler.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -83,13 +84,25 @@ std::string check_peak(const Peak& peak) {
 // The row, with −∞ for what the mask does not allow.
 std::span<const float> masked(std::span<const float> row, std::span<const uint32_t> mask,
                               Scratch& s) {
-  s.masked.assign(row.size(), -std::numeric_limits<float>::infinity());
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  s.masked.resize(row.size());
   for (int64_t word = 0; word < std::ssize(mask); ++word) {
-    const uint32_t bits = mask[word];
-    if (bits == 0) continue;
-    const int64_t first = word * kMaskBits, end = std::min(std::ssize(row), first + kMaskBits);
-    for (int64_t i = first; i < end; ++i) {
-      if (bits >> (i - first) & 1) s.masked[i] = row[i];
+    const int64_t first = word * kMaskBits;
+    const int64_t count = std::min(std::ssize(row) - first, kMaskBits);
+    float* const to = s.masked.data() + first;
+    // Most words are of one kind, all allowed or none.
+    if (std::popcount(mask[word]) > kMaskBits / 2) {
+      std::copy_n(row.data() + first, count, to);
+      for (uint32_t rest = ~mask[word]; rest != 0; rest &= rest - 1) {
+        const int bit = std::countr_zero(rest);
+        if (bit < count) to[bit] = kNever;
+      }
+    } else {
+      std::fill_n(to, count, kNever);
+      for (uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) {
+        const int bit = std::countr_zero(rest);
+        if (bit < count) to[bit] = row[first + bit];
+      }
     }
   }
   return s.masked;
