@@ -105,6 +105,15 @@ def test_s_45_a_step_that_fails_ends_its_requests_and_the_engine_lives() -> None
     assert [event.token_id for event in machine.step()] == [2]
 
 
+def test_the_log_has_where_a_step_failed(caplog: pytest.LogCaptureFixture) -> None:
+    machine = engine(FakeRunner(fail_in={1}), [])
+    machine.add(request("a"))
+    machine.step()
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("ERROR", "a step of 1 sequences failed")
+    assert "a fault on purpose" in caplog.text and "in run" in caplog.text
+
+
 def test_those_who_wait_are_not_in_the_failed_step() -> None:
     machine = engine(FakeRunner(fail_in={1}), [])
     for name in "abcd":

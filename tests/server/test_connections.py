@@ -124,8 +124,11 @@ def test_api_8_a_quiet_stream_has_comments() -> None:
         (Script(finish=Finish(FinishReason.ERROR, "NaN at 0xdeadbeef00")), 500, "internal_error"),
     ],
 )
-def test_a_failure_in_either_form(script: Script, status: int, code: str) -> None:
-    """In a stream: an error event, then the end without [DONE]; never a reason `stop`."""
+def test_a_failure_in_either_form(
+    script: Script, status: int, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a stream: an error event, then the end without [DONE]; never a reason `stop`. What the
+    caller is not told stands in the log, once for each."""
     with scripted(script) as (running, service):
         with running.connect() as opened:
             opened.sendall(post(CHAT, body()))
@@ -141,6 +144,10 @@ def test_a_failure_in_either_form(script: Script, status: int, code: str) -> Non
         }
         assert service.streams[-1].is_closed
         assert not re.search(rb"0x[0-9a-f]{8}|/some/path", found + reply.content)
+    told = re.findall(r"request req-\S+: ", caplog.text)
+    assert len(told) == (2 if status == 500 or code == "loading" else 0)
+    hidden = str(script.fault or script.finish.cause)
+    assert (hidden in caplog.text) is bool(told)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -1,13 +1,14 @@
 """The engine's step: plan, run, commit.
 
-Owns: the order of the three, the boundary around a failing runner, one fact per step, and the
-requests that wait for their grammar.
+Owns: the order of the three, the boundary around a failing runner with its line in the log (the
+only place that has the traceback), one fact per step, and the requests that wait for their grammar.
 May not know: text, threads, arrays, files, who reads the facts.
 Read next: `runner.py` (the real `Runner`), `worker.py` (who calls `step`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -22,9 +23,12 @@ from firsthand.scheduling.scheduler import Scheduler
 
 PREPARE_S = 0.002  # how long a step without work waits for a grammar
 
+_LOG = logging.getLogger(__name__)
+
 
 class Runner(Protocol):
-    """Whatever computes. It keeps nothing between steps but the store's contents."""
+    """Whatever computes. Of one step only the store's contents may tell in a later one's result;
+    what else it keeps saves time."""
 
     def run(self, plan: StepPlan) -> StepResult: ...
 
@@ -155,6 +159,7 @@ class Engine:
             return _Ran(self._runner.run(plan), None)
         except Exception as fault:
             error = f"the step failed: {type(fault).__name__}: {fault}"
+            _LOG.exception("a step of %d sequences failed", len(plan.slices))
             failed = tuple(Drawn(piece.sequence_id, -1, error=error) for piece in plan.slices)
             return _Ran(StepResult(failed, forward_ms=0.0, sample_ms=0.0), error)
 

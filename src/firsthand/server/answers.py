@@ -20,7 +20,7 @@ from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.service import AsyncTextStream, StreamUsage
 from firsthand.request import FinishReason
 from firsthand.server.asking import Submitted
-from firsthand.server.errors import Refusal, internal_error
+from firsthand.server.errors import Refusal, internal_error, log_fault
 
 T = TypeVar("T")
 CLIENT_CLOSED = 499  # never sent; for the log
@@ -135,6 +135,7 @@ class Answers:
             case FinishReason.CANCELLED:
                 return Refusal(503, "cancelled", f"ended by the operator after {num} tokens")
             case FinishReason.ERROR:
+                log_fault(self._request_id, str(completion.finish.cause))
                 return Refusal.of(internal_error(self._request_id))
             case _:
                 return None

@@ -1,7 +1,8 @@
 """Every error that leaves the server, in one shape: OpenAI's error body.
 
 Owns: the body, which status has which `type`, how the tree of `errors.py` and the framework's own
-exceptions become it, and that a fault of ours never says more than its request's id.
+exceptions become it, and that a fault of ours never says more than its request's id; the rest of
+it goes to the log.
 May not know: routes, what a field means.
 Read next: `boundary.py` (faults that nobody expected), `../errors.py` (the tree).
 
@@ -10,6 +11,7 @@ Read next: `boundary.py` (faults that nobody expected), `../errors.py` (the tree
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -30,6 +32,8 @@ from firsthand.errors import (
     UnsupportedModel,
 )
 from firsthand.server.headers import request_id_of
+
+_LOG = logging.getLogger(__name__)
 
 JSON = "application/json"
 MAX_PARAM_CHARS = 200
@@ -127,8 +131,23 @@ def reply_for(fault: Exception, request_id: str) -> ErrorReply:
             return internal_error(request_id)
 
 
+def reply_and_log(fault: Exception, request_id: str) -> ErrorReply:
+    """`reply_for`; what it keeps from the caller goes to the log."""
+    reply = reply_for(fault, request_id)
+    if isinstance(fault, EngineUnavailable):
+        _LOG.warning("request %s: %s", request_id, fault)
+    elif reply.status == 500 and not isinstance(fault, Refusal):
+        log_fault(request_id, f"{type(fault).__name__}: {fault}")
+    return reply
+
+
+def log_fault(request_id: str, text: str) -> None:
+    """A fault that ended a request. The traceback is the engine's own line of the log."""
+    _LOG.error("request %s: %s", request_id, text)
+
+
 def internal_error(request_id: str) -> ErrorReply:
-    """For a fault of ours. What happened stands in the log, under the request's id."""
+    """For a fault of ours. Whoever calls this logs what happened, under the request's id."""
     message = f"the server failed to answer this request; its id is {request_id}"
     return ErrorReply(500, "internal_error", message)
 
@@ -137,6 +156,9 @@ def install(app: FastAPI) -> None:
     """Let every exception that a route or the framework raises end as our body."""
 
     async def known(request: Request, fault: Exception) -> Response:
+        return reply_and_log(fault, request_id_of(request.scope)).response()
+
+    async def unknown(request: Request, fault: Exception) -> Response:
         return reply_for(fault, request_id_of(request.scope)).response()
 
     async def http(_: Request, fault: Exception) -> Response:
@@ -152,7 +174,7 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(Refusal, known)
     app.add_exception_handler(FirsthandError, known)
-    app.add_exception_handler(Exception, known)  # it goes on to the boundary, which logs it
+    app.add_exception_handler(Exception, unknown)  # it goes on to the boundary, which logs it
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, validation)
 
