@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firsthand.errors import CapacityExceeded, InvalidRequest
+from firsthand.errors import InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.request import Finish, FinishReason, Request, SamplingParams, StopRules, TokenEvent
 from firsthand.scheduling.admission import Limits
@@ -196,10 +196,11 @@ def test_sched_7_a_request_id_in_progress_is_refused() -> None:
 
 def test_sched_1_what_can_never_fit_is_refused_and_blocks_nobody() -> None:
     machine = scheduler(sequences=4, blocks=4, size=4, context=32)
-    with pytest.raises(
-        CapacityExceeded, match=r"may need 5 cache blocks \(17 tokens\), there are 4 \(16 tokens\)"
-    ):
+    numbers = r"may need 5 cache blocks \(17 tokens\), there are 4 \(16 tokens\)"
+    with pytest.raises(InvalidRequest, match=f"^max_tokens: .*{numbers}"):
         machine.add(request("big", prompt=10, new=8), 0.0)
+    with pytest.raises(InvalidRequest, match=f"^prompt: .*{numbers}"):
+        machine.add(request("long", prompt=17, new=1), 0.0)
     machine.add(request("small", prompt=3, new=2), 0.0)
     assert [event.request_id for event in step(machine)] == ["small"]
 

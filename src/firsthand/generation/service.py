@@ -273,7 +273,7 @@ class Service:
 
         `include_stop_string`: what ends the text, a stop string or a token by its id, is part of
         it. Raises InvalidRequest or ContextLengthExceeded (the field is named), CapacityExceeded
-        (`max_requests`, or it can never fit the cache), EngineUnavailable (no engine now).
+        (`max_requests`), EngineUnavailable (no engine now).
         """
         tokenizer = self._known.tokenizer
         checked = read_options({**options, "n": n}, tokenizer.end_ids)

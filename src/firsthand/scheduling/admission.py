@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firsthand.checks import check_integer, is_integer, shown
-from firsthand.errors import CapacityExceeded, ContextLengthExceeded, InvalidRequest
+from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.request import Request
 
 MAX_STEP_TOKENS = 16384  # more would only cost scratch memory
@@ -52,16 +52,21 @@ def max_stored_tokens(request: Request, limits: Limits) -> int:
 
 
 def check_fits(request: Request, limits: Limits, num_blocks: int, block_size: int) -> None:
-    """Raise CapacityExceeded if one sequence of the request could need more than the whole memory.
+    """Raise InvalidRequest if one sequence of the request could need more than the whole memory.
 
-    One is enough: the sequences of a request need not run at the same time.
+    It can never run, whatever else ends, so it is no matter of capacity: the caller has to ask for
+    less. One is enough: the sequences of a request need not run at the same time.
     """
     stored = max_stored_tokens(request, limits)
     needed = -(-stored // block_size)
     if needed > num_blocks:
-        raise CapacityExceeded(
+        field = (
+            "prompt" if len(request.prompt_token_ids) > num_blocks * block_size else "max_tokens"
+        )
+        raise InvalidRequest(
+            field,
             f"the request may need {needed} cache blocks ({stored} tokens), there are {num_blocks} "
-            f"({num_blocks * block_size} tokens)"
+            f"({num_blocks * block_size} tokens)",
         )
 
 

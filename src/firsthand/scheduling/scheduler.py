@@ -122,7 +122,7 @@ class Scheduler:
         check_fits(request, self._limits, self._memory.num_blocks, self._memory.block_size)
 
     def add(self, request: Request, arrival_s: float) -> None:
-        """Queue a request. Raises InvalidRequest or CapacityExceeded, and then changes nothing."""
+        """Queue a request. Raises InvalidRequest, and then changes nothing."""
         self.check(request)
         together = self._tables.shares and request.n > 1
         for sequence in self._requests.add(request, arrival_s, together=together):
