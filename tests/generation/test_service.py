@@ -26,7 +26,7 @@ from firsthand.errors import (
 from firsthand.generation import LLM, Completion
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.options import Options
-from firsthand.generation.service import Service, ServiceOptions, ServiceState, Status
+from firsthand.generation.service import ModelFacts, Service, ServiceOptions, ServiceState, Status
 from firsthand.request import FinishReason
 
 pytestmark = pytest.mark.native
@@ -105,6 +105,28 @@ def test_the_answers_are_those_of_the_engine_in_this_process(
             assert [answer(one) for one in completions] == [answer(one) for one in expected]
         said = llm.chat([{"role": "user", "content": "hi <|end|>"}], seed=3, max_tokens=12)
     assert answer(found[-1][0]) == answer(said)
+
+
+def test_blocks_are_counted_alike_in_both_stores(micro_folder: Path, micro: ServiceOptions) -> None:
+    """A contiguous store's own block is a whole context; what is counted are blocks of 16."""
+
+    async def work(service: Service) -> tuple[ModelFacts, Completion]:
+        prompt = await service.tokenize("hello")
+        found = await service.submit(prompt, {"max_tokens": 4, "seed": 1}).completions()
+        return service.model, found[0]
+
+    contiguous = replace(LOAD, kv_store="contiguous")
+    with LLM(micro_folder, max_context=CONTEXT, threads=1, kv_store="contiguous") as llm:
+        expected = llm.generate("hello", max_tokens=4, seed=1)
+    model, answered = run(work, replace(micro, load=contiguous))
+    _, paged = run(work, micro)
+    assert answer(answered) == answer(expected)
+    num_tokens = model.num_blocks * model.block_size
+    assert model.block_size == 16
+    assert num_tokens >= model.max_sequences * CONTEXT
+    reserved_bytes = answered.report.memory.kv_reserved_bytes
+    assert num_tokens * answered.report.memory.kv_used_bytes <= 16 * reserved_bytes
+    assert answered.report.memory.kv_used_bytes == paged.report.memory.kv_used_bytes > 0
 
 
 def test_chunks_joined_are_the_completion_and_the_times_add_up(micro: ServiceOptions) -> None:

@@ -187,11 +187,12 @@ def load(connection: Connection, loop: Loop, clock: Callable[[], float]) -> Engi
 
 def _facts(loaded: LoadedModel, longest: StepCost) -> EngineFacts:
     held, store = loaded.executor.memory(), loaded.store
+    block_size = loaded.budget.block_size  # of what is counted; a contiguous store has another
     return EngineFacts(
         limits=loaded.limits,
         num_blocks=loaded.budget.num_blocks,
-        block_size=store.block_size,
-        block_bytes=store.resident_bytes(store.block_size),
+        block_size=block_size,
+        block_bytes=store.resident_bytes(block_size),
         load=loaded.times,
         memory=Memory(
             weights_bytes=held.weights_bytes,
