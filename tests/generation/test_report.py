@@ -70,6 +70,15 @@ def test_the_stages_of_a_request() -> None:
     assert report.num_tokens == 3
 
 
+def test_the_rates_of_a_prompt_are_about_what_was_computed() -> None:
+    timeline = Timeline(1.0, 1.5, (3.0,), 4.0, detokenize_ms=2.0)
+    report = build_report(LOAD, MEMORY, 10, timeline, StepTimes(2.0, num_cached_tokens=6))
+    assert (report.prompt_per_second, report.prompt_per_token_ms) == (4.0, 250.0)
+    shown = report.to_dict()["timings"]
+    assert (shown["cache_n"], shown["prompt_n"]) == (6, 4)
+    assert shown["prompt_n"] * shown["prompt_per_token_ms"] == shown["prompt_ms"]
+
+
 def test_a_request_that_was_never_run() -> None:
     report = build_report(LOAD, MEMORY, 10, Timeline(1.0, 1.5, (), 2.0, 0.0), StepTimes())
     assert (report.queue_ms, report.prompt_ms, report.token_ms) == (500.0, 0.0, ())

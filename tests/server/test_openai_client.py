@@ -166,7 +166,10 @@ def test_extensions_in_the_body(live: Live) -> None:
     assert len(extra["choices"][0]["token_ids"]) == answer.usage.completion_tokens
     assert len(extra["prompt_token_ids"]) == answer.usage.prompt_tokens
     timings = extra["timings"]
-    assert timings["prompt_n"] == answer.usage.prompt_tokens
+    assert timings["cache_n"] + timings["prompt_n"] == answer.usage.prompt_tokens
+    assert timings["prompt_n"] * timings["prompt_per_token_ms"] == pytest.approx(
+        timings["prompt_ms"]
+    )
     assert {"cache_n", "prompt_ms", "predicted_per_second", "queue_ms", "ttft_ms"} <= set(timings)
 
 

@@ -31,7 +31,8 @@ def print_report(done: Completion, loaded: LoadedModel) -> None:
         f"{load.weights_ms:.1f}, plan {load.prepare_ms:.1f}"
     )
     say(f"tokenize  {report.tokenize_ms:9.1f} ms   {report.num_prompt_tokens} tokens")
-    say(f"prompt    {report.prompt_ms:9.1f} ms   {_rate(report.prompt_per_second)}")
+    found = f", {report.num_cached_tokens} tokens found" if report.num_cached_tokens else ""
+    say(f"prompt    {report.prompt_ms:9.1f} ms   {_rate(report.prompt_per_second)}{found}")
     say(
         f"output    {report.predicted_ms:9.1f} ms   {_rate(report.predicted_per_second)}, "
         f"{report.num_tokens} tokens{_spread(report.token_ms)}"

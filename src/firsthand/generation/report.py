@@ -5,7 +5,9 @@ May not know: text, how a step works.
 Read next: `engine/facts.py`, from which the steps' part comes.
 
 The names inside `timings` are those of llama.cpp's server where it has one (`prompt_n`,
-`prompt_ms`, `predicted_per_second`, …), so that figures can be laid side by side.
+`prompt_ms`, `predicted_per_second`, …), with its meanings, so that figures can be laid side by
+side: the `prompt_*` are about the tokens of the prompt that were computed, `prompt_n` of them, and
+`cache_n` were found.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Report:
     its first token was there; `token_ms`, one entry per token after the first. `forward_ms` and
     `sample_ms` lie inside the steps and are summed over those that the request took part in; a
     step shared with others counts whole for each. `detokenize_ms` is spent beside the steps.
-    `ttft_ms` is from the call to the first token. `peak_batch` is the most sequences that shared
+    `ttft_ms` is from the call to the first token (without one, to the end). `peak_batch` is the most sequences that shared
     one of its steps. `num_cached_tokens` of the prompt were found computed when it began.
     """
 
@@ -81,8 +83,19 @@ class Report:
         return sum(self.token_ms)
 
     @property
+    def num_computed_prompt_tokens(self) -> int:
+        """Those that were not found: what `prompt_ms` was spent on."""
+        return self.num_prompt_tokens - self.num_cached_tokens
+
+    @property
     def prompt_per_second(self) -> float | None:
-        return _rate(self.num_prompt_tokens, self.prompt_ms)
+        """Computed tokens of the prompt per second; None when there was no time."""
+        return _rate(self.num_computed_prompt_tokens, self.prompt_ms)
+
+    @property
+    def prompt_per_token_ms(self) -> float:
+        """Per computed token of the prompt, of which there is at least one: the last."""
+        return self.prompt_ms / max(1, self.num_computed_prompt_tokens)
 
     @property
     def predicted_per_second(self) -> float | None:
@@ -103,9 +116,9 @@ class Report:
                 "tokenize_ms": self.tokenize_ms,
                 "queue_ms": self.queue_ms,
                 "cache_n": self.num_cached_tokens,
-                "prompt_n": self.num_prompt_tokens,
+                "prompt_n": self.num_computed_prompt_tokens,
                 "prompt_ms": self.prompt_ms,
-                "prompt_per_token_ms": self.prompt_ms / self.num_prompt_tokens,
+                "prompt_per_token_ms": self.prompt_per_token_ms,
                 "prompt_per_second": self.prompt_per_second,
                 "predicted_n": self.num_tokens,
                 "predicted_ms": self.predicted_ms,

@@ -59,10 +59,6 @@ class Answers:
             cached_tokens=sum(usage.cached_tokens for usage in each),
         )
 
-    def cached_tokens(self, index: int) -> int:
-        """Of the prompt of choice `index`."""
-        return self._submitted[index // self._n].stream.usage.cached_tokens
-
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Every piece with the index of its choice, as they come. Raises Refusal where an answer
         ended by a failure; what it had until then is given first."""

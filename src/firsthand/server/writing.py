@@ -53,16 +53,16 @@ def stop_reason(completion: Completion) -> int | str | None:
             return None
 
 
-def timings(completion: Completion, cached_tokens: int) -> dict[str, Any]:
-    """The object that llama.cpp's users know, with the wait in the queue and to the first token."""
+def timings(completion: Completion) -> dict[str, Any]:
+    """The object that llama.cpp's users know, with the wait in the queue and to the first token.
+    As there, the prompt's figures are about the tokens that were not cached."""
     report = completion.report
     num_later = len(report.token_ms)
-    num_computed = max(1, report.num_prompt_tokens - cached_tokens)
     return {
-        "cache_n": cached_tokens,
-        "prompt_n": report.num_prompt_tokens,
+        "cache_n": report.num_cached_tokens,
+        "prompt_n": report.num_computed_prompt_tokens,
         "prompt_ms": report.prompt_ms,
-        "prompt_per_token_ms": report.prompt_ms / num_computed,
+        "prompt_per_token_ms": report.prompt_per_token_ms,
         "prompt_per_second": report.prompt_per_second,
         "predicted_n": report.num_tokens,
         "predicted_ms": report.predicted_ms,

@@ -170,7 +170,7 @@ class ChatAnswer:
         if self._body.return_token_ids:
             reply["prompt_token_ids"] = self._answers.prompt_token_ids[0]
         if self._body.wants_timings:
-            reply["timings"] = writing.timings(completions[0], self._answers.cached_tokens(0))
+            reply["timings"] = writing.timings(completions[0])
         return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
@@ -229,8 +229,7 @@ class ChatAnswer:
             choice["token_ids"] = chunk.token_ids
         value = {**self._chunk_head, "choices": [choice]}
         if chunk.completion is not None and self._body.wants_timings:
-            cached = self._answers.cached_tokens(index)
-            value["timings"] = writing.timings(chunk.completion, cached)
+            value["timings"] = writing.timings(chunk.completion)
         return event(self._with_usage(value))
 
     def _with_usage(self, value: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Usage(Reply):
 
 
 class Timings(Reply):
-    """Milliseconds; the names are llama.cpp's, and two of our own."""
+    """Milliseconds; the names are llama.cpp's, and two of our own. `prompt_n` tokens of the prompt
+    were computed, `cache_n` found."""
 
     cache_n: int
     prompt_n: int
