@@ -38,6 +38,8 @@ from firsthand.generation.report import LoadTimes, Memory
 from firsthand.request import (
     Finish,
     FinishReason,
+    Grammar,
+    GrammarKind,
     Priority,
     RepetitionGuard,
     Request,
@@ -58,6 +60,7 @@ REQUEST = Request(
     tenant="你",
     cache_salt="salt",
     deadline_s=4.5,
+    grammar=Grammar(GrammarKind.REGEX, "ä+", "lead: /x/", "pattern"),
 )
 EVENTS = (
     TokenEvent("request-7", 5, 1.25, -0.5, ((5, -0.5), (6, -1.5)), None, 1),
