@@ -57,7 +57,8 @@ class Report:
     `sample_ms` lie inside the steps and are summed over those that the request took part in; a
     step shared with others counts whole for each. `detokenize_ms` is spent beside the steps.
     `ttft_ms` is from the call to the first token (without one, to the end). `peak_batch` is the
-    most sequences that shared one of its steps. `num_cached_tokens` of the prompt were found computed when it began.
+    most sequences that shared one of its steps. `num_cached_tokens` of the prompt were found
+    computed when it began.
     """
 
     load: LoadTimes
