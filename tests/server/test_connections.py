@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -11,11 +12,15 @@ from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from firsthand.errors import EngineError, EngineUnavailable
+from firsthand.generation.completion import Completion
+from firsthand.generation.options import Options
+from firsthand.generation.service import StreamUsage
 from firsthand.request import Finish, FinishReason
 from firsthand.server.app import build_app
+from firsthand.server.asking import Ask
 from firsthand.server.house import House
 from firsthand.server.metrics import Metrics
 from firsthand.server.sse import StreamSettings
@@ -26,6 +31,24 @@ from tests.server.running import Running, post, serving
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
 WAIT_S = 40.0  # on a machine that does much else
+
+
+class Tickets:
+    """An admission that notes how each ticket was closed."""
+
+    def __init__(self) -> None:
+        self.closed: list[bool] = []
+        self.options: Options = {}
+
+    def admit(self, ask: Ask) -> Tickets:
+        self.options = ask.options
+        return self
+
+    def finished(self, completion: Completion) -> None:
+        pass
+
+    def close(self, usage: StreamUsage, *, ended: bool) -> None:
+        self.closed.append(ended)
 
 
 def body(**more: object) -> bytes:
@@ -159,6 +182,41 @@ def test_a_client_that_goes_ends_its_generation(stream: bool) -> None:
         until(lambda: bool(service.streams) and service.streams[0].num_tokens > 2)
         opened.close()
         until(lambda: service.streams[0].is_closed)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_gone_before_the_first_byte(stream: bool) -> None:
+    """Nothing was read yet: neither the generation nor its ticket is left open."""
+    service, tickets = FakeService(Script(endless=True, pause_s=0.01)), Tickets()
+    app = build_app(House({"micro": service}, Metrics(), tickets))
+    content = body(stream=stream)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": CHAT,
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+
+    async def run() -> None:
+        messages = [{"type": "http.request", "body": content}]
+        gone = asyncio.Event()
+
+        async def receive() -> Message:
+            if messages:
+                return messages.pop()
+            gone.set()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            if not gone.is_set():
+                await asyncio.sleep(20 if message["type"] == "http.response.body" else 0)
+
+        await app(scope, receive, send)
+
+    asyncio.run(run())
+    assert [stream.is_closed for stream in service.streams] == [True]
+    assert tickets.closed == [False]
 
 
 def test_several_prompts_are_closed_together() -> None:

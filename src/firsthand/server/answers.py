@@ -40,6 +40,7 @@ class Answers:
         self._n = n
         self._request_id = request_id
         self._on_finish = on_finish
+        self._closed = False
 
     @property
     def num_choices(self) -> int:
@@ -87,7 +88,11 @@ class Answers:
                     found[index] = chunk.completion
         return [found[index] for index in sorted(found)]
 
-    def close(self, *, ended: bool) -> None:
+    def close(self, *, ended: bool = False) -> None:
+        """Give up what has not ended; only the first call counts."""
+        if self._closed:
+            return
+        self._closed = True
         for one in self._submitted:
             one.stream.close()
             one.ticket.close(one.stream.usage, ended=ended)

@@ -1,6 +1,8 @@
-"""The outermost layer: each request gets its id, and no fault leaves without our body.
+"""The outermost layer: each request gets its id, no fault leaves without our body, and nothing
+that a request opened outlives it.
 
-Owns: `X-Request-Id` on every reply; the reply to a fault that nobody expected; its log line.
+Owns: `X-Request-Id` on every reply; the reply to a fault that nobody expected; its log line; the
+stack of what is closed when the request has ended, however it did.
 May not know: routes, bodies, what the application inside does.
 Read next: `errors.py`.
 
@@ -10,11 +12,12 @@ Plain ASGI: nothing stands between a stream and its socket.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firsthand.server.errors import internal_error
-from firsthand.server.headers import REQUEST_ID, choose_request_id
+from firsthand.server.headers import OPENED, REQUEST_ID, choose_request_id
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +49,9 @@ class Boundary:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            with ExitStack() as opened:
+                state[OPENED] = opened
+                await self._app(scope, receive, send_with_id)
         except Exception:
             _LOG.exception("request %s: unexpected fault", request_id)
             if complete:

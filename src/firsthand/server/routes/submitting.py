@@ -23,7 +23,7 @@ from firsthand.request import Grammar
 from firsthand.server.answers import Answers
 from firsthand.server.asking import Ask, submit_all
 from firsthand.server.errors import JSON
-from firsthand.server.headers import request_id_of
+from firsthand.server.headers import at_end, request_id_of
 from firsthand.server.house import House
 from firsthand.server.sse import encode_json
 from firsthand.server.wire.base import Sampling, priority_of
@@ -86,7 +86,9 @@ def submit(
         house.metrics.finished(asked.service, completion)
         request.scope["state"]["finish_reason"] = completion.finish_reason
 
-    return Answers(submitted, n, request_id_of(request.scope), finished)
+    answers = Answers(submitted, n, request_id_of(request.scope), finished)
+    at_end(request.scope, answers.close)
+    return answers
 
 
 def header_options(request: Request) -> Options:
