@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from firsthand.generation import LLM
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import ServiceOptions
+from firsthand.text.tool_calls import ToolFormat
 from tests.server.conftest import Live, live_server
 
 pytestmark = [pytest.mark.native, pytest.mark.model]
@@ -21,7 +23,7 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 @pytest.fixture(scope="module")
 def smollm2(smollm2_path: Path) -> Iterator[Live]:
     options = ServiceOptions(smollm2_path, LoadOptions(max_context=1024), name="smollm2")
-    with live_server(options) as server:
+    with live_server(options, tool_format=ToolFormat.HERMES) as server:
         yield server
 
 
@@ -58,3 +60,33 @@ def test_stop_2_4_text_that_was_held_back_comes(smollm2: Live) -> None:
     held = free.choices[0].text[-2:] + "~"  # begins as the text ends, and never comes
     parts = smollm2.client.completions.create(**asked, max_tokens=8, stop=[held], stream=True)
     assert "".join(part.choices[0].text for part in parts) == free.choices[0].text
+
+
+def test_it_calls_a_tool_that_is_required(smollm2: Live) -> None:
+    """Its template knows no tools, so the house says the format (see `smollm2`)."""
+    weather = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a city now",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "maxLength": 30}},
+                "required": ["city"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    answer = smollm2.client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": "How is the weather in Paris?"}],
+        tools=[weather],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=80,
+        temperature=0,
+    )
+    (choice,) = answer.choices
+    (call,) = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert "Paris" in json.loads(call.function.arguments)["city"]

@@ -191,6 +191,65 @@ def test_the_names_of_formats() -> None:
         tool_format_named("nobody's")
 
 
+RESPONSES = "/v1/responses"
+FLAT = [{"type": "function", **tool["function"]} for tool in (WEATHER, PING)]  # type: ignore[dict-item]
+
+
+def test_the_items_of_a_response(qwen: FakeService, ask: Client) -> None:
+    asked = {"input": "Hello!", "tools": FLAT}
+    whole = ask("POST", RESPONSES, json=asked).json()
+    kinds = ["reasoning", "message", "function_call", "function_call"]
+    assert [item["type"] for item in whole["output"]] == kinds
+    thought, said, weather, ping = whole["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    assert said["content"][0]["text"] == "I look."
+    assert (weather["name"], weather["arguments"]) == ("get_weather", '{"city": "Oslo"}')
+    assert (ping["name"], ping["arguments"], ping["status"]) == ("ping", "{}", "completed")
+    assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    assert (whole["tool_choice"], len(whole["tools"])) == ("auto", 2)
+
+    text = ask("POST", RESPONSES, json={**asked, "stream": True}).text
+    found = [json.loads(one.split("data: ", 1)[1]) for one in text.split("\n\n") if one]
+    assert [one["sequence_number"] for one in found] == list(range(len(found)))
+    final = found[-1]["response"]
+    assert [item["type"] for item in final["output"]] == kinds
+    for index, item in enumerate(final["output"]):
+        own = [one for one in found if one.get("output_index") == index]
+        assert own[0]["type"] == "response.output_item.added"
+        assert own[-1] == {**own[-1], "type": "response.output_item.done", "item": item}
+        deltas = "".join(one["delta"] for one in own if one["type"].endswith(".delta"))
+        body = item.get("arguments") or item["content"][0]["text"]
+        assert deltas == body
+        assert {one["item_id"] for one in own[1:-1]} == {item["id"]}
+
+    result = {"type": "function_call_output", "call_id": weather["call_id"], "output": "rain"}
+    again = {**asked, "input": [{"role": "user", "content": "Hi"}, *whole["output"], result]}
+    assert ask("POST", RESPONSES, json=again).is_success
+    user, assistant, tool = qwen.rendered[-1][0]
+    assert assistant["reasoning_content"] == "hm" and len(assistant["tool_calls"]) == 2
+    assert assistant["tool_calls"][0]["function"]["arguments"] == {"city": "Oslo"}
+    assert (user["role"], tool["content"]) == ("user", "rain")
+    assert qwen.rendered[-1][1] == [WEATHER, PING]
+
+
+def test_forms_of_a_response(qwen: FakeService, ask: Client) -> None:
+    format = {"type": "json_schema", "name": "x", "schema": {"type": "integer"}}
+    reply = ask("POST", RESPONSES, json={"input": "Hi", "text": {"format": format}})
+    assert reply.json()["text"]["format"] == {**format, "strict": None, "description": None}
+    assert qwen.options[-1]["grammar"].field == "text.format.schema"  # type: ignore[union-attr]
+    named = {"type": "function", "name": "ping"}
+    asked = {"input": "Hi", "tools": FLAT, "tool_choice": named}
+    assert ask("POST", RESPONSES, json=asked).json()["tool_choice"] == named
+    assert '"ping"' in qwen.options[-1]["grammar"].text  # type: ignore[union-attr]
+    for wrong, param in (
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": named}, "tool_choice"),
+        ({"tools": FLAT, "text": {"format": {"type": "json_object"}}}, "text.format"),
+    ):
+        refused = ask("POST", RESPONSES, json={"input": "Hi", **wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
 @pytest.fixture(scope="module")
 def tooled(micro_folder: Path) -> Iterator[Live]:
     """Its template knows no tools; the operator says how it calls them."""
@@ -220,7 +279,28 @@ def test_random_weights_call_tools(tooled: Live) -> None:
     (again,) = final.message.tool_calls
     assert again.function.arguments == call.function.arguments
     assert final.finish_reason == "tool_calls"
-    client.close()
+
+
+@pytest.mark.native
+def test_responses_of_random_weights(tooled: Live) -> None:
+    client = tooled.client
+    asked: dict[str, Any] = {
+        "model": "micro",
+        "input": "hi",
+        "tools": FLAT[:1],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_output_tokens": 200,
+    }
+    with client.responses.stream(**asked) as stream:
+        (call,) = stream.get_final_response().output
+    assert json.loads(call.arguments)["city"] in ("Oslo", "Rome")
+    done = client.responses.create(
+        model="micro",
+        input="hi",
+        text={"format": {"type": "json_schema", "name": "x", "schema": {"type": "boolean"}}},
+    )
+    assert done.output_text in ("true", "false")
 
 
 @pytest.mark.native
@@ -262,4 +342,3 @@ def test_struct_1_a_broken_grammar_is_400_and_the_next_is_served(live: Live) -> 
         model="micro", prompt="x", extra_body={"structured_outputs": {"choice": ["yes", "no"]}}
     )
     assert picked.choices[0].text in ("yes", "no")
-    client.close()

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from firsthand.errors import InvalidRequest
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
@@ -34,19 +36,24 @@ from firsthand.text.tools import (
 )
 
 
-def tool_use(house: House, service: Service, body: ChatBody) -> ToolUse | None:
+@dataclass(frozen=True, slots=True)
+class ToolFields:
+    """What a body says of tools, in the form of chat's; `choice` is its word, or has the name."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    choice: str | Mapping[str, Any] | None
+    parallel: bool | None
+
+
+def tool_use(house: House, service: Service, given: ToolFields) -> ToolUse | None:
     """The tools that may be called; None: none may. Raises InvalidRequest."""
-    choice: object = body.tool_choice
-    if body.tools is None:
-        if choice not in (None, "none"):
+    if given.tools is None:
+        if given.choice not in (None, "none"):
             raise InvalidRequest("tool_choice", "needs tools")
-        if body.parallel_tool_calls is not None:
+        if given.parallel is not None:
             raise InvalidRequest("parallel_tool_calls", "needs tools")
         return None
-    tools = read_tools([tool.model_dump(exclude_none=True) for tool in body.tools])
-    if not isinstance(choice, str | None):
-        choice = choice.model_dump()  # type: ignore[attr-defined]
-    callable_tools, mode = chosen_tools(tools, choice)
+    callable_tools, mode = chosen_tools(read_tools(list(given.tools)), given.choice)
     if mode == "none":
         return None
     format = house.tool_format or format_of(service.model.chat_template)
@@ -54,7 +61,7 @@ def tool_use(house: House, service: Service, body: ChatBody) -> ToolUse | None:
         raise InvalidRequest(
             "tools", "this model's chat template knows no calls of tools, and no format was set"
         )
-    return ToolUse(callable_tools, mode, body.parallel_tool_calls is not False, format)
+    return ToolUse(callable_tools, mode, given.parallel is not False, format)
 
 
 def told_messages(
@@ -80,24 +87,37 @@ class Form:
     keeps_markers: bool
 
 
+def chat_tools(body: ChatBody) -> ToolFields:
+    choice = body.tool_choice
+    return ToolFields(
+        None if body.tools is None else [one.model_dump(exclude_none=True) for one in body.tools],
+        choice.model_dump() if isinstance(choice, BaseModel) else choice,
+        body.parallel_tool_calls,
+    )
+
+
+def chat_grammar(body: ChatBody, use: ToolUse | None) -> Grammar | None:
+    """What the response_format asks for. Raises InvalidRequest where two forms are asked for."""
+    asked, structured = None, body.structured_outputs is not None
+    if body.response_format is not None:
+        given = body.response_format.model_dump(by_alias=True, exclude_none=True)
+        asked = of_response_format(given)
+    if asked is not None and structured:
+        raise InvalidRequest("structured_outputs", "not together with a response_format")
+    if use is not None and structured:
+        raise InvalidRequest("structured_outputs", "not together with tools that may be called")
+    return asked
+
+
 def form_of(
-    house: House, service: Service, body: ChatBody, prompt: Prompt, use: ToolUse | None
+    house: House, service: Service, prompt: Prompt, use: ToolUse | None, asked: Grammar | None
 ) -> Form:
     """Raises InvalidRequest where two forms are asked for."""
-    reasoning = (
-        "none" if prompt.continues else reasoning_of(service.model.chat_template, prompt.text)
-    )
-    asked = None
-    if body.response_format is not None:
-        asked = of_response_format(
-            body.response_format.model_dump(by_alias=True, exclude_none=True)
-        )
+    template = service.model.chat_template
+    reasoning = "none" if prompt.continues else reasoning_of(template, prompt.text)
     by_tools = None if use is None else tool_grammar(use)
-    if asked is not None and body.structured_outputs is not None:
-        raise InvalidRequest("structured_outputs", "not together with a response_format")
-    if use is not None and (asked is not None or body.structured_outputs is not None):
-        name = "structured_outputs" if asked is None else "response_format"
-        raise InvalidRequest(name, "not together with tools that may be called")
+    if use is not None and asked is not None:
+        raise InvalidRequest(asked.field, "not together with tools that may be called")
     format = None if use is None else use.format
     markers = () if format is None else format.markers
     if reasoning != "none":

@@ -25,6 +25,8 @@ from firsthand.server.body import read_body
 from firsthand.server.forms import (
     ChoiceReader,
     Form,
+    chat_grammar,
+    chat_tools,
     finish_of,
     form_of,
     message_of,
@@ -72,9 +74,10 @@ def chat_router(house: House) -> APIRouter:
             }
         ):
             options: Options = {**chat_options(body), **header_options(request)}
-            use = tool_use(house, service, body)
+            use = tool_use(house, service, chat_tools(body))
+            grammar = chat_grammar(body, use)
             prompt = await render(service, body, use)
-            form = form_of(house, service, body, prompt, use)
+            form = form_of(house, service, prompt, use, grammar)
             set_grammar(options, form)
             await check_grammar(service, options)
             set_limit(options, service, prompt)
@@ -90,7 +93,7 @@ def chat_router(house: House) -> APIRouter:
         body = await read_body(request, ChatBody, house.body_limits)
         _, service = house.find(body.model)
         with naming({"prompt": "messages"}):
-            prompt = await render(service, body, tool_use(house, service, body))
+            prompt = await render(service, body, tool_use(house, service, chat_tools(body)))
         return json_reply(
             {
                 "prompt": prompt.text,

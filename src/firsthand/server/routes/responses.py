@@ -4,9 +4,9 @@ Owns: how its body becomes a conversation, the form of its answer, the order of 
 May not know: models, engines, the connection.
 Read next: `chat.py`, `../answers.py`, `../wire/responses.py`.
 
-The events: created, in_progress, output_item.added, content_part.added, output_text.delta …,
-output_text.done, content_part.done, output_item.done, completed (or incomplete). Each has its
-`type` and a `sequence_number` that counts from 0. There is no [DONE].
+The events: created, in_progress, then of each item (`../items.py`) output_item.added, what it
+holds as it comes, output_item.done; at last completed (or incomplete). Each has its `type` and a
+`sequence_number` that counts from 0. There is no [DONE].
 """
 
 from __future__ import annotations
@@ -16,22 +16,53 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from firsthand.generation.completion import Completion, TokenLogprob
+from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
 from firsthand.generation.service import StreamUsage
+from firsthand.request import Grammar
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
 from firsthand.server.body import read_body
+from firsthand.server.forms import (
+    Form,
+    ToolFields,
+    form_of,
+    set_grammar,
+    told_messages,
+    tool_use,
+)
 from firsthand.server.house import House
+from firsthand.server.items import Items
 from firsthand.server.openapi import described
 from firsthand.server.routes.chat import set_limit
-from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.routes.submitting import (
+    Asked,
+    check_grammar,
+    header_options,
+    json_reply,
+    naming,
+    submit,
+)
 from firsthand.server.sse import EventStreamResponse, event
 from firsthand.server.wire.base import Sampling, options_of
-from firsthand.server.wire.responses import InputMessage, ResponsesBody, ResponsesReply
+from firsthand.server.wire.chat import JsonObjectFormat
+from firsthand.server.wire.responses import (
+    FlatNamedTool,
+    FlatSchemaFormat,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    InputMessage,
+    InputText,
+    ReasoningInput,
+    ResponsesBody,
+    ResponsesReply,
+)
+from firsthand.text.grammars import ANY_OBJECT, of_schema
 
 RESPONSES = "/v1/responses"
 
@@ -48,11 +79,16 @@ def responses_router(house: House) -> APIRouter:
         with naming({"max_tokens": "max_output_tokens", "prompt": "input", "messages": "input"}):
             sampling = _sampling(body)
             options: Options = {**_options(body, sampling), **header_options(request)}
-            prompt = await service.render(messages_of(body))
+            use = tool_use(house, service, tool_fields(body))
+            messages, tools = told_messages(messages_of(body), service.model.chat_template, use)
+            prompt = await service.render(messages, tools=tools)
+            form = form_of(house, service, prompt, use, _grammar(body))
+            set_grammar(options, form)
+            await check_grammar(service, options)
             set_limit(options, service, prompt)
-            asked = Asked(RESPONSES, model, service, sampling)
+            asked = Asked(RESPONSES, model, service, sampling, form.keeps_markers)
             answers = submit(house, request, asked, [prompt], options)
-        reply = ResponseAnswer(model, body, answers)
+        reply = ResponseAnswer(asked, body, answers, form)
         if body.stream:
             return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
         return await unless_gone(request, reply.whole(writing.manifest(service)))
@@ -67,13 +103,72 @@ def messages_of(body: ResponsesBody) -> list[dict[str, Any]]:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
-    return messages + [{"role": one.role, "content": _text(one)} for one in body.input]
+    conversation = _Conversation(messages)
+    for item in body.input:
+        conversation.add(item)
+    return conversation.messages
 
 
-def _text(message: InputMessage) -> str:
-    if isinstance(message.content, str):
-        return message.content
-    return "".join(part.text for part in message.content)
+class _Conversation:
+    """Items become messages: reasoning and calls belong to one message of the assistant."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self.messages = messages
+        self._reasoning = ""
+
+    def add(self, item: InputItem) -> None:
+        match item:
+            case ReasoningInput(content=content):
+                self._reasoning += "".join(part.text for part in content or ())
+            case FunctionCall(call_id=call_id, name=name, arguments=arguments):
+                function = {"name": name, "arguments": arguments}
+                call = {"id": call_id, "type": "function", "function": function}
+                self._assistant().setdefault("tool_calls", []).append(call)
+            case FunctionCallOutput(call_id=call_id):
+                told = {"role": "tool", "tool_call_id": call_id, "content": _text(item.output)}
+                self.messages.append(told)
+            case InputMessage(role="assistant"):
+                self._assistant(new=True)["content"] = _text(item.content)
+            case InputMessage(role=role):
+                self.messages.append({"role": role, "content": _text(item.content)})
+
+    def _assistant(self, *, new: bool = False) -> dict[str, Any]:
+        """The assistant's message that is being told."""
+        last = self.messages[-1] if self.messages else {}
+        if new or last.get("role") != "assistant":
+            last = {"role": "assistant"}
+            self.messages.append(last)
+        if self._reasoning:
+            last["reasoning_content"], self._reasoning = self._reasoning, ""
+        return last
+
+
+def tool_fields(body: ResponsesBody) -> ToolFields:
+    """In chat's form. No tools are none, whatever the fields beside them say."""
+    if not body.tools:
+        needs = body.tool_choice if body.tool_choice != "auto" else None
+        return ToolFields(None, "required" if isinstance(needs, FlatNamedTool) else needs, None)
+    flat = [one.model_dump(exclude_none=True, exclude={"type"}) for one in body.tools]
+    tools = [{"type": "function", "function": function} for function in flat]
+    choice = body.tool_choice
+    if isinstance(choice, FlatNamedTool):
+        return ToolFields(tools, {"function": {"name": choice.name}}, body.parallel_tool_calls)
+    return ToolFields(tools, choice, body.parallel_tool_calls)
+
+
+def _grammar(body: ResponsesBody) -> Grammar | None:
+    format = None if body.text is None else body.text.format
+    match format:
+        case JsonObjectFormat():
+            return of_schema(ANY_OBJECT, "text.format")
+        case FlatSchemaFormat():
+            return of_schema(format.schema_, "text.format.schema")
+        case _:
+            return None
+
+
+def _text(content: str | Sequence[InputText]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 def _sampling(body: ResponsesBody) -> Sampling:
@@ -99,77 +194,55 @@ def _options(body: ResponsesBody, sampling: Sampling) -> Options:
 class ResponseAnswer:
     """One reply, in either form."""
 
-    def __init__(self, model: str, body: ResponsesBody, answers: Answers) -> None:
-        self._model = model
+    def __init__(self, asked: Asked, body: ResponsesBody, answers: Answers, form: Form) -> None:
+        self._model, self._service = asked.model, asked.service
         self._body = body
         self._answers = answers
+        self._items = Items(form.reading, self._event)
         self._id = writing.new_id("resp_")
-        self._item_id = writing.new_id("msg_")
         self._created = writing.now()
         self._num_events = 0
 
     async def whole(self, headers: Mapping[str, str]) -> Response:
-        completions = await self._answers.completions()
-        timing = writing.server_timing(completions)
-        return json_reply(self._response(completions[0]), {**headers, **timing})
+        (completion,) = await self._answers.completions()
+        self._items.add(completion.text, completion.logprobs)
+        self._items.finish(_status(completion))
+        timing = writing.server_timing([completion])
+        return json_reply(self._response(completion), {**headers, **timing})
 
     async def events(self) -> AsyncGenerator[bytes, None]:
+        items = self._items
         async with aclosing(self._answers.chunks()) as chunks:
             yield self._event("created", response=self._response(None))
             yield self._event("in_progress", response=self._response(None))
-            item = self._item("in_progress", [])
-            yield self._event("output_item.added", output_index=0, item=item)
-            yield self._event("content_part.added", **self._place(), part=_part("", None))
+            for data in items.begin():
+                yield data
             completion = None
             async for _, chunk in chunks:
-                if chunk.text or chunk.logprobs:
-                    logprobs = _logprobs(chunk.logprobs)
-                    yield self._event(
-                        "output_text.delta", **self._place(), delta=chunk.text, logprobs=logprobs
-                    )
+                for data in items.add(chunk.text, chunk.logprobs):
+                    yield data
                 completion = chunk.completion
         assert completion is not None, "a stream that ended without a fault has a completion"
-        for data in self._ending(completion):
+        for data in items.finish(_status(completion)):
             yield data
+        yield self._event(_status(completion), response=self._response(completion))
 
-    def _ending(self, completion: Completion) -> Sequence[bytes]:
-        part = _part(completion.text, completion.logprobs)
-        item = self._item(_status(completion), [part])
-        place = self._place()
-        done = {"text": completion.text, "logprobs": part["logprobs"]}
-        return (
-            self._event("output_text.done", **place, **done),
-            self._event("content_part.done", **place, part=part),
-            self._event("output_item.done", output_index=0, item=item),
-            self._event(_status(completion), response=self._response(completion)),
-        )
-
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         kind = f"response.{name}"
         number = self._num_events
         self._num_events += 1
         return event({"type": kind, "sequence_number": number, **fields}, kind)
 
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-
-    def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "type": "message",
-            "id": self._item_id,
-            "status": status,
-            "role": "assistant",
-            "content": content,
-        }
-
     def _response(self, completion: Completion | None) -> dict[str, Any]:
         """`completion` None: it is in progress."""
-        body, output, cut = self._body, [], None
+        body, cut, used = self._body, None, None
         if completion is not None:
-            part = _part(completion.text, completion.logprobs)
-            output = [self._item(_status(completion), [part])]
+            num_chars = self._items.num_reasoning_chars
+            num_reasoning = self._service.num_tokens_of(completion.token_ids, num_chars)
+            used = _usage(self._answers.usage, num_reasoning if num_chars else 0)
             if _status(completion) == "incomplete":
                 cut = {"reason": "max_output_tokens"}
+        format = None if body.text is None else body.text.format
         return {
             "id": self._id,
             "object": "response",
@@ -183,19 +256,19 @@ class ResponseAnswer:
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
             "model": self._model,
-            "output": output,
-            "parallel_tool_calls": False,
+            "output": [] if completion is None else self._items.done,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "reasoning": {"effort": None, "summary": None},
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": "none",
-            "tools": [],
+            "text": {"format": _dumped(format) or {"type": "text"}},
+            "tool_choice": _dumped(body.tool_choice) or "auto",
+            "tools": [_dumped(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
-            "usage": None if completion is None else _usage(self._answers.usage),
+            "usage": used,
         }
 
 
@@ -203,22 +276,16 @@ def _status(completion: Completion) -> str:
     return "incomplete" if completion.finish.reason.openai == "length" else "completed"
 
 
-def _part(text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
-    found = _logprobs(logprobs)
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": found}
+def _dumped(value: BaseModel | str | None) -> Any:
+    """As it was given."""
+    return value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
 
 
-def _logprobs(entries: Sequence[TokenLogprob] | None) -> list[dict[str, Any]]:
-    found = writing.chat_logprobs(entries)
-    content: list[dict[str, Any]] = [] if found is None else found["content"]
-    return content
-
-
-def _usage(used: StreamUsage) -> dict[str, Any]:
+def _usage(used: StreamUsage, num_reasoning_tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": used.prompt_tokens,
         "input_tokens_details": {"cached_tokens": used.cached_tokens},
         "output_tokens": used.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
         "total_tokens": used.total_tokens,
     }

@@ -23,8 +23,12 @@ from firsthand.server.wire.base import (
     Strict,
     Unsupported,
 )
+from firsthand.server.wire.chat import JsonObjectFormat, NamedSchema, TextFormat
+from firsthand.text.grammars import MAX_NAME_CHARS
 from firsthand.text.templates import MAX_MESSAGES
+from firsthand.text.tools import MAX_TOOLS
 
+Status = Literal["completed", "incomplete", "in_progress"]
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -42,15 +46,68 @@ class InputMessage(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[InputText]
     id: Name | None = None
-    status: Literal["completed", "incomplete", "in_progress"] | None = None
+    status: Status | None = None
 
 
-class TextFormat(Strict):
-    type: Literal["text"]
+class FunctionCall(Strict):
+    """A call that the model made before."""
+
+    type: Literal["function_call"]
+    call_id: Name
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    arguments: str
+    id: Name | None = None
+    status: Status | None = None
+
+
+class FunctionCallOutput(Strict):
+    type: Literal["function_call_output"]
+    call_id: Name
+    output: str | list[InputText]
+    id: Name | None = None
+    status: Status | None = None
+
+
+class ReasoningText(Strict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningInput(Strict):
+    """Reasoning of an earlier answer of ours; it goes to the message or the call after it."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = None
+    summary: Annotated[list[Any], Field(max_length=0)] | None = None
+    id: Name | None = None
+    status: Status | None = None
+
+
+InputItem = InputMessage | FunctionCall | FunctionCallOutput | ReasoningInput
+
+
+class FlatTool(Strict):
+    type: Literal["function"]
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FlatNamedTool(Strict):
+    type: Literal["function"]
+    name: str
+
+
+class FlatSchemaFormat(NamedSchema):
+    type: Literal["json_schema"]
 
 
 class TextSettings(Strict):
-    format: TextFormat | None = None
+    format: (
+        Annotated[TextFormat | JsonObjectFormat | FlatSchemaFormat, Field(discriminator="type")]
+        | None
+    ) = None
     verbosity: Unsupported = None
 
 
@@ -59,7 +116,7 @@ class ResponseStreamOptions(Strict):
 
 
 class ResponsesBody(Ignored):
-    input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
     model: Name | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
@@ -77,9 +134,9 @@ class ResponsesBody(Ignored):
     background: OnlyFalse | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    tools: Unsupported = None
-    tool_choice: Unsupported = None
-    parallel_tool_calls: Unsupported = None
+    tools: Annotated[list[FlatTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatNamedTool | None = None
+    parallel_tool_calls: bool | None = None
     max_tool_calls: Unsupported = None
     previous_response_id: Unsupported = None
     conversation: Unsupported = None
