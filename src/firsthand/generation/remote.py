@@ -227,6 +227,10 @@ class Remote:
         try:
             process.send(Load(self._load.model, self._load.options))
             hung = await self._attend(process)
+        except asyncio.CancelledError:
+            if self._ready_s is None:  # it loads, and does not look at the connection meanwhile
+                process.kill()
+            raise
         finally:
             self._process = None
             ending = await process.end()
