@@ -70,6 +70,12 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     )
 
 
+def service_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that begin with our name, for the settings of a server."""
+    variables = os.environ if environ is None else environ
+    return {name: value for name, value in variables.items() if name.startswith("FIRSTHAND_")}
+
+
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """This process's variables with `changes`, for a program that we start."""
     return {**os.environ, **changes}

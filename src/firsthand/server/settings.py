@@ -1,0 +1,369 @@
+"""Every setting of the server, declared once: flag, variable, key of the file, and its page.
+
+Owns: names, defaults, units, limits and checks across settings; which source wins; where each value
+came from; which settings may change while the server runs.
+May not know: what a setting does, how flags are parsed (`cli/serve.py` shows typer this list).
+Read next: `setting_kinds.py` (the forms of a value); `cli/serve.py`.
+
+A setting `max_num_seqs` is the flag `--max-num-seqs`, the variable `FIRSTHAND_MAX_NUM_SEQS` and the
+key `max-num-seqs` of the TOML file (`_` will do for `-`). A flag goes before a variable, a variable
+before the file, the file before the default. Names are vLLM's where it has one for the same thing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from firsthand.checks import shown
+from firsthand.errors import InvalidRequest
+from firsthand.server.setting_kinds import (
+    Bytes,
+    Choice,
+    Count,
+    File,
+    Kind,
+    Seconds,
+    Switch,
+    Text,
+    Words,
+)
+
+MAX_FILE_BYTES = 1 << 20
+PREFIX = "FIRSTHAND_"
+SECRET = "(hidden)"
+_NOT_OURS = re.compile(r"(tcp|udp|sctp)://")  # what an orchestrator puts into NAME_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is said of a setting. `reloads`: SIGHUP brings a new value into effect."""
+
+    kind: Kind
+    help: str
+    reloads: bool = False
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the list."""
+
+    name: str
+    about: About
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All values, checked. Times are seconds, sizes bytes."""
+
+    # The model
+    model: Annotated[
+        str | None, About(Text(), "A known name, a folder, a .gguf file, or a hub id.")
+    ] = None
+    served_model_name: Annotated[
+        tuple[str, ...], About(Words(), "Names that requests may use; default: that of the model.")
+    ] = ()
+    max_model_len: Annotated[
+        int | None, About(Count(1), "Tokens that a sequence may have; default: the model's own.")
+    ] = None
+    max_num_seqs: Annotated[
+        int | None,
+        About(Count(1, 4096), "Sequences that run at once; default: as memory allows, to 16."),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int, About(Count(1, 16384), "Tokens that one step computes at most.")
+    ] = 512
+    block_size: Annotated[int, About(Count(16, 1024), "Tokens per block of the cache.")] = 16
+    kv_cache_dtype: Annotated[
+        str, About(Choice("float16", "float32", "int8"), "Type of keys and values in the cache.")
+    ] = "float16"
+    quantization: Annotated[
+        str,
+        About(Choice("auto", "none", "int8", "int4"), "Of the weights; auto: the file's blocks."),
+    ] = "auto"
+    executor: Annotated[str, About(Choice("native", "torch"), "What computes.")] = "native"
+    device: Annotated[str, About(Text(), "cpu; cuda with the torch executor.")] = "cpu"
+    threads: Annotated[
+        int | None, About(Count(1, 256), "To compute with; default: one per core.")
+    ] = None
+    memory_limit: Annotated[
+        str,
+        About(Text(), "What the engine may take: bytes (2GiB), or a share of what is free (80%)."),
+    ] = "80%"
+    chat_template: Annotated[
+        Path | None, About(File(), "A file with a chat template, in place of the model's own.")
+    ] = None
+    # The address
+    host: Annotated[str, About(Text(), "Address to listen on; a public one needs a key.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, About(Count(0, 65535), "Port to listen on; 0: any free one.")] = 8000
+    uds: Annotated[Path | None, About(File(), "A Unix socket to listen on, instead of a port.")] = (
+        None
+    )
+    root_path: Annotated[str, About(Text(), "Path prefix under which a proxy serves this.")] = ""
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        About(Words(), "Names taken in Host; default: this machine's own while no key is needed."),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...], About(Words(), "Origins of web pages that may call (CORS); default: none.")
+    ] = ()
+    ssl_keyfile: Annotated[Path | None, About(File(), "Private key, for TLS.")] = None
+    ssl_certfile: Annotated[Path | None, About(File(), "Certificate chain, for TLS.")] = None
+    ssl_ca_certs: Annotated[
+        Path | None, About(File(), "With it, clients need a certificate of these authorities.")
+    ] = None
+    # Keys
+    api_key: Annotated[
+        tuple[str, ...],
+        About(Words(), "Keys that open the server, by commas.", reloads=True, secret=True),
+    ] = field(default=(), repr=False)
+    api_key_file: Annotated[
+        Path | None,
+        About(File(), "A file of keys: one per line, or [[key]] tables in .toml.", reloads=True),
+    ] = None
+    metrics_public: Annotated[
+        bool, About(Switch(), "Serve /metrics without a key.", reloads=True)
+    ] = False
+    insecure: Annotated[bool, About(Switch(), "Allow a public address without a key.")] = False
+    requests_per_minute: Annotated[
+        int, About(Count(0), "Of a key that has no limit of its own; 0: no limit.", reloads=True)
+    ] = 0
+    tokens_per_minute: Annotated[int, About(Count(0), "The same, in tokens.", reloads=True)] = 0
+    max_concurrent_requests: Annotated[
+        int, About(Count(0), "Requests that one key may have open; 0: no limit.", reloads=True)
+    ] = 0
+    # What may come in
+    max_body_size: Annotated[int, About(Bytes(1 << 10, 1 << 30), "Of a request.", reloads=True)] = (
+        8 << 20
+    )
+    max_header_size: Annotated[
+        int, About(Bytes(1 << 10, 1 << 20), "Of all headers of a request together.", reloads=True)
+    ] = 32 << 10
+    max_headers: Annotated[int, About(Count(8, 1000), "Number of headers.", reloads=True)] = 100
+    max_json_depth: Annotated[int, About(Count(4, 512), "Nesting of a body.", reloads=True)] = 64
+    receive_timeout: Annotated[
+        float, About(Seconds(0.1, 600), "In which a request must have arrived.", reloads=True)
+    ] = 10.0
+    stall_timeout: Annotated[
+        float, About(Seconds(0.1, 3600), "After which a reader that takes nothing is cut.")
+    ] = 30.0
+    timeout_keep_alive: Annotated[
+        float, About(Seconds(1, 3600), "After which an idle connection is closed.")
+    ] = 5.0
+    max_connections: Annotated[int, About(Count(1, 1_000_000), "Open connections.")] = 8192
+    # The queue
+    max_num_queued_reqs: Annotated[
+        int, About(Count(0, 100_000), "Sequences that wait; one more gets 503.", reloads=True)
+    ] = 256
+    max_queued_tokens: Annotated[
+        int, About(Count(0), "Prompt and answer tokens that wait; 0: no such bound.", reloads=True)
+    ] = 0
+    max_queue_wait: Annotated[
+        float,
+        About(
+            Seconds(0, 3600),
+            "A longer queue, by its measured pace, gets 503; 0: no such bound.",
+            reloads=True,
+        ),
+    ] = 30.0
+    request_timeout: Annotated[
+        float, About(Seconds(1, 86400), "The longest that a request may take.", reloads=True)
+    ] = 600.0
+    shutdown_timeout: Annotated[
+        float | None,
+        About(
+            Seconds(0, 86400),
+            "That requests may take after SIGTERM; default: 30 s, or 1.5 × the longest request.",
+            reloads=True,
+        ),
+    ] = None
+    shed: Annotated[bool, About(Switch(), "Refuse optional work under load.", reloads=True)] = True
+    long_output_tokens: Annotated[
+        int, About(Count(1), "Answers longer than this are optional work.", reloads=True)
+    ] = 1024
+    # Repeated requests
+    idempotency_ttl: Annotated[
+        float, About(Seconds(1, 604800), "For which a reply is kept under its Idempotency-Key.")
+    ] = 3600.0
+    idempotency_memory: Annotated[
+        int, About(Bytes(1 << 10, 1 << 40), "For all kept replies together.")
+    ] = 64 << 20
+    require_idempotency_key: Annotated[
+        bool, About(Switch(), "Refuse generating requests without one.", reloads=True)
+    ] = False
+    # Operation
+    admin_socket: Annotated[
+        Path | None,
+        About(File(), "A Unix socket for drain, reload, sleep, wake_up, loglevel; default: none."),
+    ] = None
+    selfcheck_interval: Annotated[
+        float, About(Seconds(0, 86400), "Between two self-checks with golden tokens; 0: never.")
+    ] = 60.0
+    record_golden: Annotated[
+        bool, About(Switch(), "Record this model's golden tokens, and end.")
+    ] = False
+    log_level: Annotated[
+        str, About(Choice("debug", "info", "warning", "error"), "What is logged.", reloads=True)
+    ] = "info"
+    log_format: Annotated[
+        str, About(Choice("auto", "json", "text"), "auto: text on a terminal, else JSON lines.")
+    ] = "auto"
+
+    def __post_init__(self) -> None:
+        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
+            raise InvalidRequest("ssl_certfile", "TLS takes both a certificate and its key")
+        if self.ssl_ca_certs is not None and self.ssl_certfile is None:
+            raise InvalidRequest("ssl_ca_certs", "needs ssl_certfile and ssl_keyfile")
+        if self.block_size % 16:
+            raise InvalidRequest("block_size", "must be a multiple of 16")
+        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
+            raise InvalidRequest("root_path", "begins with / and does not end with one")
+
+    @property
+    def drain_limit_s(self) -> float:
+        """How long requests that run may take when the server is told to end."""
+        if self.shutdown_timeout is not None:
+            return self.shutdown_timeout
+        return max(30.0, 1.5 * self.request_timeout)
+
+
+def _rows() -> Iterator[Setting]:
+    hints = get_type_hints(Settings, include_extras=True)
+    for one in fields(Settings):
+        yield Setting(one.name, hints[one.name].__metadata__[0], one.default)
+
+
+SETTINGS: tuple[Setting, ...] = tuple(_rows())
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Settings, and where each came from: a flag, a variable, a file, or `default`."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Name, value, origin; secrets are hidden."""
+        for setting in SETTINGS:
+            value = getattr(self.settings, setting.name)
+            hidden = setting.about.secret and value
+            yield (
+                setting.name,
+                SECRET if hidden else setting.about.kind.show(value),
+                self._origin(setting),
+            )
+
+    def _origin(self, setting: Setting) -> str:
+        return self.origins.get(setting.name, "default")
+
+
+def read_settings(
+    flags: Mapping[str, Any], variables: Mapping[str, str], file: Path | None
+) -> Configured:
+    """Each setting from its first source. `flags` hold what was given only, under the setting's
+    name; `variables` are those of the process.
+
+    Raises InvalidRequest, which names the flag, variable or key, and the limit.
+    """
+    refuse_misspelt(variables)
+    content = {} if file is None else read_file(file)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for setting in SETTINGS:
+        for given, where, origin in _sources(setting, flags, variables, content, file):
+            values[setting.name] = setting.about.kind.read(where, given)
+            origins[setting.name] = origin
+            break
+    return Configured(Settings(**values), origins)
+
+
+def _sources(
+    setting: Setting,
+    flags: Mapping[str, Any],
+    variables: Mapping[str, str],
+    content: Mapping[str, Any],
+    file: Path | None,
+) -> Iterator[tuple[Any, str, str]]:
+    """Each value that is given, how an error calls it, and its origin; the one that wins first."""
+    if setting.name in flags:
+        yield flags[setting.name], setting.flag, f"flag {setting.flag}"
+    variable = variables.get(setting.variable, "").strip()
+    if variable and not _NOT_OURS.match(variable):
+        yield variable, setting.variable, f"environment {setting.variable}"
+    if setting.name in content:
+        yield content[setting.name], f"{file}: {setting.name}", f"file {file}"
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """A TOML file's keys, as settings are called. Raises InvalidRequest."""
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest("--config", f"{file}: {error.strerror}") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise InvalidRequest("--config", f"{file} is longer than {MAX_FILE_BYTES} bytes")
+    try:
+        content = tomllib.loads(raw.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest("--config", f"{file} is no TOML: {error}") from None
+    known = [setting.name for setting in SETTINGS]
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise InvalidRequest(f"{file}: {shown(key)}", "no such setting" + _nearest(name, known))
+        if name in found:
+            raise InvalidRequest(f"{file}: {shown(key)}", "is given twice")
+        found[name] = value
+    return found
+
+
+def refuse_misspelt(variables: Mapping[str, str]) -> None:
+    """A variable that is nearly one of ours is a slip. Others are not ours to judge: orchestrators
+    inject some that begin in the same way."""
+    words = {setting.name.upper(): setting.variable for setting in SETTINGS}
+    for name in sorted(variables):
+        word = name.removeprefix(PREFIX)
+        if word != name and word not in words and name not in _ELSEWHERE:
+            near = difflib.get_close_matches(word, words, n=1, cutoff=0.85)
+            if near:
+                raise InvalidRequest(name, f"no such setting; did you mean {words[near[0]]}?")
+
+
+# Read by `config.py`, for every command.
+_ELSEWHERE = frozenset(PREFIX + name for name in ("HOME", "ISA", "PACK_CACHE", "CONFIG"))
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+
+
+def changed(before: Settings, after: Settings) -> tuple[list[str], list[str]]:
+    """Names of settings that differ: those that a reload brings into effect, and the others."""
+    differ = [
+        setting
+        for setting in SETTINGS
+        if getattr(before, setting.name) != getattr(after, setting.name)
+    ]
+    live = [setting.name for setting in differ if setting.about.reloads]
+    return live, [setting.name for setting in differ if not setting.about.reloads]

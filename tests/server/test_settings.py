@@ -1,0 +1,175 @@
+"""Settings: sources and their order, forms of values, refusals that name the place.
+
+Owns: proof of `settings.py` and `setting_kinds.py`, and that vLLM's names stay. Read next:
+`test_lifecycle.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firsthand.errors import InvalidRequest
+from firsthand.server.settings import SETTINGS, Configured, Settings, changed, read_settings
+
+VLLM = {
+    "--host", "--port", "--uds", "--api-key", "--served-model-name", "--quantization",
+    "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--block-size",
+    "--kv-cache-dtype", "--chat-template", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs",
+    "--allowed-origins", "--root-path", "--shutdown-timeout", "--max-num-queued-reqs",
+}  # fmt: skip
+
+
+def read(
+    flags: dict[str, Any] | None = None,
+    variables: dict[str, str] | None = None,
+    file: Path | None = None,
+) -> Configured:
+    return read_settings(flags or {}, variables or {}, file)
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "settings.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_defaults_are_their_own_source() -> None:
+    assert read().settings == Settings()
+    assert {origin for _, _, origin in read().rows()} == {"default"}
+
+
+def test_a_flag_goes_before_a_variable_before_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, 'port = 1\nhost = "localhost"\nmax-num-seqs = 3\n')
+    got = read({"port": "3"}, {"FIRSTHAND_PORT": "2", "FIRSTHAND_HOST": "::1"}, file)
+    assert (got.settings.port, got.settings.host, got.settings.max_num_seqs) == (3, "::1", 3)
+    origins = {name: origin for name, _, origin in got.rows()}
+    assert origins["port"] == "flag --port"
+    assert origins["host"] == "environment FIRSTHAND_HOST"
+    assert origins["max_num_seqs"] == f"file {file}"
+    assert origins["uds"] == "default"
+
+
+def test_vllms_names_are_there() -> None:
+    assert {setting.flag for setting in SETTINGS} >= VLLM
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: str(setting.name))
+def test_every_setting_has_its_three_sources_and_is_shown(setting: Any, tmp_path: Path) -> None:
+    """What `show` prints of a value is read back as that value."""
+    about, default = setting.about, setting.default
+    shown = about.kind.show(default)
+    assert about.help.endswith(".")
+    if shown:
+        assert about.kind.read(setting.flag, shown) == default
+        from_variable = read(variables={setting.variable: shown})
+        assert from_variable.origins == {setting.name: f"environment {setting.variable}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2k", 2000), ("1K", 1024), ("4KiB", 4096), ("8kB", 8000), ("2m", 2_000_000),
+        ("1M", 1 << 20), ("2048", 2048), ("1G", 1 << 30), ("4096B", 4096),
+    ],
+)  # fmt: skip
+def test_sizes_have_suffixes(text: str, value: int) -> None:
+    assert read({"max_body_size": text}).settings.max_body_size == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"port": "65536"}, "--port: must be at least 0 and at most 65535"),
+        ({"port": "-1"}, "--port"),
+        ({"port": "1.5"}, "--port"),
+        ({"port": "٣"}, "--port"),
+        ({"max_num_seqs": "0"}, "--max-num-seqs"),
+        ({"block_size": "24"}, "block_size: must be a multiple of 16"),
+        ({"receive_timeout": "nan"}, "--receive-timeout"),
+        ({"receive_timeout": "inf"}, "--receive-timeout"),
+        ({"receive_timeout": "soon"}, "--receive-timeout: must be a number"),
+        ({"shed": "perhaps"}, "--shed: takes true or false"),
+        ({"log_level": "loud"}, "--log-level: must be one of debug, info, warning, error"),
+        ({"host": ""}, "--host"),
+        ({"host": "a\nb"}, "--host"),
+        ({"ssl_keyfile": "k"}, "ssl_certfile"),
+        ({"ssl_ca_certs": "k"}, "ssl_ca_certs"),
+        ({"root_path": "x"}, "root_path"),
+        ({"root_path": "/x/"}, "root_path"),
+        ({"max_body_size": "9" * 30}, "--max-body-size"),
+    ],
+)
+def test_a_bad_value_is_named(flags: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidRequest) as found:
+        read(flags)
+    assert says in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("prot = 1", "no such setting; did you mean port?"),
+        ("max_num_seq = 1", "did you mean max-num-seqs?"),
+        ("zzz = 1", "no such setting"),
+        ("port = 'x'", "port: must be an integer"),
+        ("port = true", "port"),
+        ("max-num-seqs = 1\nmax_num_seqs = 2", "twice"),
+        ("[server]\nport = 1", "no such setting"),
+        ("port = ", "no TOML"),
+        ("shed = 1", "true or false"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str, says: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(InvalidRequest) as found:
+        read(file=file)
+    assert says in str(found.value)
+    assert str(file) in str(found.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="--config"):
+        read(file=tmp_path / "none.toml")
+
+
+def test_a_misspelt_variable_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="did you mean FIRSTHAND_API_KEY_FILE"):
+        read(variables={"FIRSTHAND_API_KEY_FILES": "x"})
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    """A service that is called `firsthand` gives each container these."""
+    injected = {
+        "FIRSTHAND_PORT": "tcp://10.0.0.1:8000",
+        "FIRSTHAND_SERVICE_HOST": "10.0.0.1",
+        "FIRSTHAND_SERVICE_PORT": "8000",
+        "FIRSTHAND_SERVICE_PORT_HTTP": "8000",
+        "FIRSTHAND_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "FIRSTHAND_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "FIRSTHAND_PORT_8000_TCP_PORT": "8000",
+        "FIRSTHAND_PORT_8000_TCP_PROTO": "tcp",
+        "FIRSTHAND_HOME": "/x",
+        "PATH": "/bin",
+    }
+    assert read(variables=injected).settings == Settings()
+
+
+def test_secrets_are_never_shown() -> None:
+    got = read({"api_key": "secret-secret-secret"})
+    assert "secret-secret" not in repr(got) + str(list(got.rows()))
+    assert {name: value for name, value, _ in got.rows()}["api_key"] == "(hidden)"
+
+
+def test_a_drain_is_longer_than_the_longest_request() -> None:
+    assert Settings(request_timeout=10).drain_limit_s == 30
+    assert Settings(request_timeout=60).drain_limit_s == 90
+    assert Settings(shutdown_timeout=3).drain_limit_s == 3
+
+
+def test_what_a_reload_changes() -> None:
+    after = replace(Settings(), log_level="debug", port=1)
+    assert changed(Settings(), after) == (["log_level"], ["port"])
