@@ -31,6 +31,7 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
+from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import request_id_of
 
 _LOG = logging.getLogger(__name__)
@@ -111,6 +112,9 @@ def reply_for(fault: Exception, request_id: str) -> ErrorReply:
     match fault:
         case Refusal():
             return fault.reply
+        case Refused():
+            headers = dict(fault.headers())
+            return ErrorReply(fault.status, fault.code, fault.message, fault.param, headers)
         case ContextLengthExceeded():
             return ErrorReply(400, "context_length_exceeded", str(fault), fault.field)
         case InvalidRequest():

@@ -1,0 +1,87 @@
+"""Between a route's question and the gate: what a generation costs, and what became of it.
+
+Owns: how options become `Work`, what the caller's key changes in them, what is noted for the log.
+May not know: bodies, streams, how the gate decides.
+Read next: `../asking.py` (who asks), `gate.py` (who answers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firsthand.generation.completion import Completion
+from firsthand.generation.options import Options
+from firsthand.generation.service import StreamUsage
+from firsthand.request import Priority
+from firsthand.server.asking import Ask
+from firsthand.server.guard.call import Call, call_of
+from firsthand.server.guard.gate import Gate
+from firsthand.server.guard.gate import Ticket as Place
+from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.work import Work
+
+DEFAULT_MAX_TOKENS = 256  # that of a generation for which nobody named one
+LEAST_TIMEOUT_S = 1e-3
+
+
+@dataclass(slots=True)
+class Admitted:
+    """The ticket of a route."""
+
+    options: Options
+    place: Place
+
+    def finished(self, completion: Completion) -> None:
+        """Of several answers the log tells the first token that came and the last reason."""
+        call, report = self.place.call, completion.report
+        call.finish_reason = completion.finish.reason.value
+        if call.ttft_ms is None or report.ttft_ms < call.ttft_ms:
+            call.ttft_ms, call.queue_ms = report.ttft_ms, report.queue_ms
+
+    def close(self, usage: StreamUsage, *, ended: bool) -> None:
+        call = self.place.call
+        call.prompt_tokens = (call.prompt_tokens or 0) + usage.prompt_tokens
+        call.cached_tokens = (call.cached_tokens or 0) + usage.cached_tokens
+        call.output_tokens = (call.output_tokens or 0) + usage.completion_tokens
+        self.place.close(usage.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class GateAdmission:
+    gate: Gate
+
+    def admit(self, ask: Ask) -> Admitted:
+        """Raises Refused. The options are those of the caller, with its class capped, its tenant,
+        its salt, and the time that is left."""
+        call = call_of(ask.scope, self.gate.clock())
+        call.model = ask.model
+        try:
+            place = self.gate.admit(call, work_of(ask))
+        except Refused as refused:
+            call.error_code = refused.code
+            raise
+        call.at_end.append(place.close)
+        call.priority = place.priority.value
+        options = ask.options.copy()
+        options["priority"] = place.priority.value
+        options["tenant"] = call.caller.tenant
+        options["cache_salt"] = joined_salt(call, ask.options.get("cache_salt") or "")
+        options["timeout_s"] = max(place.deadline_s - ask.prompt.called_s, LEAST_TIMEOUT_S)
+        return Admitted(options, place)
+
+
+def work_of(ask: Ask) -> Work:
+    options = ask.options
+    return Work(
+        num_prompt_tokens=ask.prompt.num_tokens,
+        max_tokens=options.get("max_tokens") or DEFAULT_MAX_TOKENS,
+        n=ask.n,
+        logprobs=options.get("logprobs") is not None,
+        priority=Priority(options.get("priority") or Priority.NORMAL),
+        timeout_s=options.get("timeout_s"),
+    )
+
+
+def joined_salt(call: Call, given: str) -> str:
+    """The key's own, and inside it what the caller chose: no caller can choose another's."""
+    return f"{call.caller.cache_salt}:{given}" if call.caller.cache_salt else given

@@ -1,0 +1,132 @@
+"""What may come in as a request: headers, framing, the body's size, depth and pace.
+
+Owns: these limits and the reading of a body within them, before anything is made of it.
+May not know: what a body means, who sends it.
+Read next: `connection.py`, which keeps the pace of the headers; `middleware.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firsthand.server.guard.refusal import Refused
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+JSON_TYPE = re.compile(rb"application/json[ \t]*(;[ \t]*charset[ \t]*=[ \t]*\"?utf-8\"?[ \t]*)?")
+_STRUCTURE = re.compile(rb'[\[\]{}"]')
+_STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_LONGEST_NUMBER = re.compile(rb"[0-9]{400}")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    max_body_bytes: int = 8 << 20
+    max_header_bytes: int = 32 << 10
+    max_headers: int = 100
+    max_json_depth: int = 64
+    receive_timeout_s: float = 10.0
+
+
+class Disconnected(Exception):
+    """The client is gone before its request was whole; nobody is to be answered."""
+
+
+def check_head(method: str, http_version: str, headers: Headers, limits: BodyLimits) -> None:
+    """Raises Refused: too many or too large headers, or a framing that another program could read
+    in another way."""
+    num_bytes = sum(len(name) + len(value) + 4 for name, value in headers)
+    if len(headers) > limits.max_headers or num_bytes > limits.max_header_bytes:
+        message = f"at most {limits.max_headers} headers of {limits.max_header_bytes} bytes in all"
+        raise Refused(431, message, "headers_too_large", close=True)
+    named: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        named.setdefault(name, []).append(value)
+    encodings = named.get(b"transfer-encoding", [])
+    faults = {
+        "this version of HTTP is not spoken here": http_version not in ("1.0", "1.1"),
+        "exactly one Host header is needed": len(named.get(b"host", [])) != 1
+        and (http_version == "1.1" or b"host" in named),
+        "the only transfer coding is chunked": encodings not in ([], [b"chunked"]),
+        "HTTP/1.0 has no transfer codings": bool(encodings) and http_version == "1.0",
+        "a body has one length": bool(encodings) and b"content-length" in named,
+        "no other protocol is spoken here": b"upgrade" in named,
+    }
+    for message, found in faults.items():
+        if found:
+            raise Refused(400, message, "invalid_request", close=True)
+    coding = named.get(b"content-encoding", [b"identity"])
+    if coding != [b"identity"]:
+        message = "the body must not be compressed"
+        raise Refused(415, message, "unsupported_media_type", "Content-Encoding", close=True)
+
+
+def declared_bytes(headers: Headers) -> int | None:
+    """The length that the head promises; None: it comes in chunks, or there is none."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return None
+
+
+def has_body(headers: Headers) -> bool:
+    chunked = any(name == b"transfer-encoding" for name, _ in headers)
+    return chunked or bool(declared_bytes(headers))
+
+
+async def read_body(receive: Receive, headers: Headers, limits: BodyLimits) -> bytes:
+    """The whole body. Raises Refused, 413 before more than the limit is held, or 408 when it is not
+    there in time; Disconnected."""
+    too_large = Refused(
+        413, f"the body is larger than {limits.max_body_bytes} bytes", "body_too_large", close=True
+    )
+    if (declared_bytes(headers) or 0) > limits.max_body_bytes:
+        raise too_large
+    parts: list[bytes] = []
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(limits.receive_timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                parts.append(message.get("body", b""))
+                num_bytes += len(parts[-1])
+                if num_bytes > limits.max_body_bytes:
+                    raise too_large
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        text = f"the request was not there within {limits.receive_timeout_s:g} s"
+        raise Refused(408, text, "receive_timeout", close=True) from None
+
+
+def check_json(body: bytes, max_depth: int) -> None:
+    """Raises Refused, 400, on what would cost a parser too much: nesting, or a number of more
+    digits than any value has. Whether it is JSON at all is the parser's to say."""
+    depth, at, outside = 0, 0, []
+    while (found := _STRUCTURE.search(body, at)) is not None:
+        outside.append(body[at : found.start()])
+        at = found.end()
+        mark = found[0]
+        if mark == b'"':
+            end = _STRING_END.match(body, at)
+            if end is None:
+                return
+            at = end.end()
+        elif mark in b"[{":
+            depth += 1
+            if depth > max_depth:
+                message = f"the body is nested deeper than {max_depth}"
+                raise Refused(400, message, "invalid_json")
+        else:
+            depth -= 1
+    outside.append(body[at:])
+    if any(_LONGEST_NUMBER.search(part) for part in outside):
+        raise Refused(400, "the body holds a number of too many digits", "invalid_json")

@@ -1,0 +1,77 @@
+"""One HTTP request as the guard sees it: who calls, since when, and what the log will say of it.
+
+Owns: `Caller`, `Call`, and how a route finds its call.
+May not know: bodies, text, how a caller was recognised.
+Read next: `keys.py`; `middleware.py` makes a `Call` for each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firsthand.request import Priority
+
+CALL = "call"  # its name in the ASGI scope's state
+GATE = "gate"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one key may take; 0 is no limit. Tokens are those of prompt and answer."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    max_concurrent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `key_id` is a hash's beginning, never the key; empty where there are no keys.
+
+    `cache_salt` keeps callers from finding each other's cached prefixes by their speed.
+    """
+
+    key_id: str = ""
+    name: str = ""
+    cache_salt: str = ""
+    highest_priority: Priority = Priority.URGENT
+    quota: Quota = Quota()
+
+    @property
+    def tenant(self) -> str:
+        return self.key_id
+
+
+@dataclass(slots=True)
+class Call:
+    """Made by the guard, filled by the route; what is still None is left out of the log line."""
+
+    request_id: str
+    caller: Caller
+    arrived_s: float
+    model: str | None = None
+    priority: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    error_code: str | None = None
+    replayed: bool = False
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+
+    def end(self) -> None:
+        """For the guard: the exchange is over, whatever became of the route; what the call holds
+        is given back."""
+        while self.at_end:
+            self.at_end.pop()()
+
+
+def call_of(scope: Mapping[str, Any], now: float = 0.0) -> Call:
+    """The call of an ASGI scope; an anonymous one where no guard stands before the app."""
+    state = scope.get("state")
+    found = state.get(CALL) if isinstance(state, Mapping) else None
+    return found if isinstance(found, Call) else Call("", Caller(), now)

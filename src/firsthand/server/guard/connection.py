@@ -1,0 +1,161 @@
+"""One TCP connection: uvicorn's, with a deadline on the head of a request and a bound on its size.
+
+Owns: how long a head may take, how large it may be, what a broken one is told, how many
+connections there are, and how long a peer may leave its answer unread.
+May not know: what a request asks for.
+Read next: `body.py`, which keeps the same limits for the body.
+
+A head that is not whole after the deadline is answered with 408, whether one byte of it came or
+none; one that cannot be parsed with 400. Both in the form of every other error, and the connection
+is closed: where a broken request ends is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from firsthand.server.guard.body import BodyLimits
+from firsthand.server.guard.refusal import Refused
+
+REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+REASONS |= {503: "Service Unavailable"}
+
+
+@dataclass(slots=True)
+class Peers:
+    """All connections of one listener. `max_connections` bounds them, 0 is no bound; one whose
+    output is not read for `stall_s` is cut."""
+
+    limits: BodyLimits
+    max_connections: int = 0
+    stall_s: float = 30.0
+    connections: set[Connection] = field(default_factory=set)
+    num_timed_out: int = 0
+    num_malformed: int = 0
+    num_stalled: int = 0
+
+    def protocol(self, **given: Any) -> Connection:
+        """For uvicorn, as its HTTP protocol."""
+        return Connection(self, **given)
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's protocol has no place for these limits but its methods."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._peers = peers
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0  # of the head that is not whole yet
+        self._seen: object = None  # the cycle of the last head that was
+
+    @property
+    def cycle_is_open(self) -> bool:
+        """Whether an answer is still to be given, or to be sent."""
+        cycle: Any = self.cycle
+        waits = cycle is not None and not cycle.response_complete
+        return waits or self.transport.get_write_buffer_size() > 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peers = self._peers
+        peers.connections.add(self)
+        if 0 < peers.max_connections < len(peers.connections):
+            self._refuse(Refused(503, "too many connections", "queue_full", retry_after_s=1.0))
+        else:
+            self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.cycle is not self._seen:  # a whole head, and perhaps a body with it
+            self._seen = self.cycle
+            self._head_bytes = 0
+            self._stop_timer()
+        elif self.cycle is None or self.cycle.response_complete:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._peers.limits.max_header_bytes:
+                self._refuse(Refused(431, "the head is too large", "headers_too_large"))
+            elif self._head_timer is None:
+                self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._peers.connections.discard(self)
+        self._stop_timer()
+        self._stop_stall_timer()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self._peers.stall_s, self._stalled)
+
+    def resume_writing(self) -> None:
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._peers.num_malformed += 1
+        self._refuse(Refused(400, "the request is not valid HTTP/1.1", "invalid_request"))
+
+    def _start_timer(self) -> None:
+        seconds = self._peers.limits.receive_timeout_s
+        self._head_timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _too_slow(self) -> None:
+        self._head_timer = None
+        self._peers.num_timed_out += 1
+        seconds = self._peers.limits.receive_timeout_s
+        message = f"the request was not there within {seconds:g} s"
+        self._refuse(Refused(408, message, "receive_timeout"))
+
+    def _stalled(self) -> None:
+        """Nobody reads: what is in the buffer will not be sent, and the app sees a lost client."""
+        self._stall_timer = None
+        self._peers.num_stalled += 1
+        self.transport.abort()
+
+    def _refuse(self, refused: Refused) -> None:
+        self._stop_timer()
+        if not self.transport.is_closing():
+            self.transport.write(raw_response(refused))
+            self.transport.close()
+
+
+def raw_response(refused: Refused) -> bytes:
+    """A whole answer, for where there is no app to give one."""
+    body = json.dumps(refused.body()).encode()
+    lines = [
+        f"HTTP/1.1 {refused.status} {REASONS[refused.status]}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *(f"{name}: {value}" for name, value in refused.headers()),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -1,0 +1,229 @@
+"""What stands before the app: plain ASGI, so that a stream passes through untouched.
+
+Owns: the order of the checks, the headers that every answer has, the end of a call.
+May not know: what a route does. It needs no change for a new one: a route is closed until a key
+opens it.
+Read next: `access.py`, `body.py`, `gate.py`, `replay.py`, in the order in which they are asked.
+
+    head → caller → (a generating route: is there room?) → body → idempotency → the app
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firsthand.server.guard.access import Access
+from firsthand.server.guard.body import (
+    BodyLimits,
+    Disconnected,
+    check_head,
+    check_json,
+    has_body,
+    read_body,
+)
+from firsthand.server.guard.call import CALL, GATE, Call, Caller
+from firsthand.server.guard.gate import Gate
+from firsthand.server.guard.idempotency import Replies, read_key
+from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.replay import Claim, Recorder, fingerprint, play
+from firsthand.server.headers import REQUEST_ID, choose_request_id
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+GENERATING = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/responses",
+        "/predict",
+        "/health_generate",
+    }
+)
+CLOSED = 499  # in the log only: the client went away before its answer was whole
+JSON = b"application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may change while the server runs (`Guard.rules`): one value, so that a reload is either
+    whole or not there."""
+
+    access: Access
+    limits: BodyLimits
+    require_idempotency_key: bool = False
+
+
+@dataclass(slots=True)
+class Guard:
+    """The app, guarded. `log` is told of every call when it has ended, `status` of its reply."""
+
+    app: App
+    gate: Gate
+    rules: Rules
+    replies: Replies = field(default_factory=Replies)
+    log: Callable[[Call, Scope, int, float], None] = lambda call, scope, status, now: None
+    draining: Callable[[], bool] = lambda: False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(choose_request_id(scope["headers"]), Caller(), self.gate.clock())
+        answer = Answer(send, self._headers(call))
+        failed = False
+        try:
+            await self._guarded(scope, receive, answer, call)
+        except Disconnected:
+            pass
+        except Refused as refused:
+            call.error_code = refused.code
+            if not answer.started:
+                await send_refusal(answer, refused)
+        except Exception:
+            failed = True
+            raise
+        finally:
+            call.end()
+            status = 500 if failed else answer.status if answer.complete else CLOSED
+            self.log(call, scope, status, self.gate.clock())
+
+    async def _guarded(self, scope: Scope, receive: Receive, answer: Answer, call: Call) -> None:
+        rules, headers, method = self.rules, scope["headers"], scope["method"]
+        check_head(method, scope["http_version"], headers, rules.limits)
+        path = route_path(scope)
+        call.caller = rules.access.caller(method, path, headers)
+        generates = method == "POST" and path in GENERATING
+        if generates:
+            self.gate.check(call)
+        body = b""
+        if has_body(headers):
+            body = await read_body(receive, headers, rules.limits)
+            if _header(headers, b"content-type").lower().startswith(JSON):
+                check_json(body, rules.limits.max_json_depth)
+        key = self._idempotency_key(scope, generates, rules)
+        scope.setdefault("state", {}).update({CALL: call, GATE: self.gate})
+        scope["headers"] = [*_without(headers, REQUEST_ID), (REQUEST_ID, call.request_id.encode())]
+        given = Given(body, receive)
+        if key is None:
+            await self.app(scope, given, answer)
+        else:
+            await self._once(scope, given, answer, call, key)
+
+    async def _once(self, scope: Scope, given: Given, answer: Answer, call: Call, key: str) -> None:
+        """The app's reply, or the one that it gave to the same request before."""
+        kind = _header(scope["headers"], b"content-type")
+        same = fingerprint(
+            scope["method"], route_path(scope), scope["query_string"], kind, given.body
+        )
+        tenant = call.caller.tenant
+        kept = self.replies.begin(tenant, key, same, self.gate.clock())
+        answer.headers.append(("idempotency-expires-in", f"{self.replies.ttl_s:.0f}"))
+        if kept is not None:
+            call.replayed = True
+            await play(kept, answer)
+            return
+        claim = Claim(self.replies, tenant, key)
+        recorder = Recorder(answer, self.replies.max_reply_bytes)
+        try:
+            await self.app(scope, given, recorder)
+        finally:
+            claim.settle(recorder.reply(), self.gate.clock())
+
+    def _idempotency_key(self, scope: Scope, generates: bool, rules: Rules) -> str | None:
+        if not generates:
+            return None
+        key = read_key([v for name, v in scope["headers"] if name == b"idempotency-key"])
+        if key is None and rules.require_idempotency_key:
+            message = "this server wants an Idempotency-Key header"
+            raise Refused(400, message, "missing_idempotency_key", "Idempotency-Key")
+        return key
+
+    def _headers(self, call: Call) -> Callable[[], Iterable[tuple[str, str]]]:
+        """Those of every answer, as they are when it begins."""
+
+        def found() -> Iterable[tuple[str, str]]:
+            yield "x-request-id", call.request_id
+            if self.gate.level:
+                yield "x-degradation-level", str(self.gate.level)
+            if call.caller.key_id:
+                yield from self.gate.rates.headers(call.caller, self.gate.clock())
+            if self.draining():
+                yield "connection", "close"
+
+        return found
+
+
+@dataclass(slots=True)
+class Answer:
+    """`send`, which adds our headers and remembers how far the answer has come."""
+
+    send: Send
+    more_headers: Callable[[], Iterable[tuple[str, str]]]
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    status: int = 0
+    started: bool = False
+    complete: bool = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started, self.status = True, message["status"]
+            own = [*self.more_headers(), *self.headers]
+            names = {name.encode() for name, _ in own}
+            kept = [pair for pair in message["headers"] if pair[0].lower() not in names]
+            added = [(name.encode(), value.encode("latin-1")) for name, value in own]
+            message = {**message, "headers": kept + added}
+        await self.send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True
+
+
+@dataclass(slots=True)
+class Given:
+    """`receive` after the body was read: the body once, then what the client does."""
+
+    body: bytes
+    receive: Receive
+    _given: bool = False
+
+    async def __call__(self) -> Message:
+        if self._given:
+            return await self.receive()
+        self._given = True
+        return {"type": "http.request", "body": self.body, "more_body": False}
+
+
+async def send_refusal(send: Send, refused: Refused) -> None:
+    body = json.dumps(refused.body(), ensure_ascii=False).encode()
+    headers = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in refused.headers()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def route_path(scope: Scope) -> str:
+    """The path as the router sees it: decoded, without the prefix under which we are served."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    if root and (path == root or path.startswith(root + "/")):
+        return path[len(root) :]
+    return path
+
+
+def _without(
+    headers: Iterable[tuple[bytes, bytes]], unwanted: bytes
+) -> Iterable[tuple[bytes, bytes]]:
+    return (pair for pair in headers if pair[0] != unwanted)
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes:
+    return next((value for name, value in headers if name == wanted), b"")

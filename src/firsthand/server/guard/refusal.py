@@ -1,0 +1,76 @@
+"""The answer to a request that is not taken: who is at fault, what to change, when to come back.
+
+Owns: the error body, the kinds and codes that a guard gives, the headers that go with them.
+May not know: HTTP framing, who refuses and why.
+Read next: `gate.py`, which raises most of them.
+
+503 is our limit, 429 the caller's; both say when to come back. The message is written for the
+caller: it never holds an address, a path of ours, or what was sent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from firsthand.errors import FirsthandError
+
+# Statuses that the official client tries again by itself; of these only some heal with time.
+RETRIED = frozenset({408, 409, 429})
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    503: "service_unavailable",
+    504: "timeout_error",
+}
+
+
+@dataclass(eq=False)
+class Refused(FirsthandError):
+    """`retry_after_s` None: coming back does not help, and the client is told so."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: float | None = None
+    close: bool = False  # the connection cannot be used for another request
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def kind(self) -> str:
+        return KINDS.get(self.status, "server_error")
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        return error_body(self.message, self.kind, self.param, self.code)
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Those that belong to this refusal; content headers are the sender's."""
+        found: list[tuple[str, str]] = []
+        if self.retry_after_s is not None:
+            found.append(("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
+        elif self.status in RETRIED or self.status >= 500:
+            found.append(("x-should-retry", "false"))
+        if self.status == 401:
+            found.append(("www-authenticate", "Bearer"))
+        if self.close:
+            found.append(("connection", "close"))
+        return found
+
+
+def error_body(
+    message: str, kind: str, param: str | None = None, code: str | None = None
+) -> dict[str, dict[str, str | None]]:
+    """OpenAI's shape, the only one that every client library parses."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -1,0 +1,42 @@
+"""What a request would cost, as admission sees it.
+
+Owns: `Work`, and what a key's highest class makes of the class that was asked for.
+May not know: bodies, prompts, who is ahead.
+Read next: `gate.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firsthand.request import Priority
+
+CLASSES = tuple(Priority)  # the earliest first
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A prompt of `num_prompt_tokens`, answered `n` times with `max_tokens` at most;
+    `max_tokens_field` is the name under which the caller gave it.
+    `timeout_s` is the caller's own limit, since the request arrived."""
+
+    num_prompt_tokens: int
+    max_tokens: int
+    n: int = 1
+    logprobs: bool = False
+    priority: Priority = Priority.NORMAL
+    max_tokens_field: str = "max_tokens"
+    timeout_s: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """The most that it can come to."""
+        return self.num_prompt_tokens + self.max_output_tokens
+
+    @property
+    def max_output_tokens(self) -> int:
+        return self.n * self.max_tokens
+
+
+def capped(priority: Priority, highest: Priority) -> Priority:
+    return CLASSES[max(CLASSES.index(priority), CLASSES.index(highest))]

@@ -1,0 +1,318 @@
+"""Admission under a clock of the test: bounds, order of refusals, drain rate, ladder, rates.
+
+Owns: proof of `gate.py`, `drain_rate.py`, `shedding.py`, `rates.py`.
+Read next: `test_guard_http.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firsthand.request import Priority
+from firsthand.server.guard.call import Call, Caller, Quota
+from firsthand.server.guard.drain_rate import DrainRate
+from firsthand.server.guard.gate import Bounds, Gate, Ticket
+from firsthand.server.guard.rates import Rates
+from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.shedding import DOWN_AFTER_S, Ladder, shed_field
+from firsthand.server.guard.work import Work, capped
+
+WORK = Work(num_prompt_tokens=10, max_tokens=20)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(bounds: Bounds, clock: Clock, jitter: float = 0.5) -> Gate:
+    return Gate(bounds, clock, lambda: jitter)
+
+
+def call(clock: Clock, caller: Caller | None = None) -> Call:
+    return Call("req", caller or Caller(), clock())
+
+
+def refusal(gate: Gate, clock: Clock, work: Work = WORK, caller: Caller | None = None) -> Refused:
+    with pytest.raises(Refused) as found:
+        gate.admit(call(clock, caller), work)
+    return found.value
+
+
+def test_ops_7_running_and_waiting_are_taken_the_rest_refused() -> None:
+    """2 run, 4 wait, 20 come at once: 6 are taken, 14 are told when to come back."""
+    clock = Clock()
+    gate = make(Bounds(max_running=2, max_waiting=4, shed=False), clock)
+    tickets, refused = [], []
+    for _ in range(20):
+        try:
+            tickets.append(gate.admit(call(clock), WORK))
+        except Refused as one:
+            refused.append(one)
+        assert gate.num_waiting <= 4
+    assert (len(tickets), len(refused)) == (6, 14)
+    assert {(one.status, one.code) for one in refused} == {(503, "queue_full")}
+    assert all(dict(one.headers())["retry-after"] for one in refused)
+    for ticket in tickets:
+        ticket.close()
+        ticket.close()
+    assert (gate.num_open, gate.num_waiting) == (0, 0)
+    gate.admit(call(clock), WORK)
+
+
+def test_retry_after_is_the_measured_time_of_the_queue() -> None:
+    """One ends every half second and 8 wait: 4 s, with jitter of a fifth."""
+    clock = Clock()
+    gate = make(Bounds(max_running=2, max_waiting=8, shed=False), clock)
+    tickets = [gate.admit(call(clock), WORK) for _ in range(10)]
+    for _ in range(40):
+        clock.now += 0.5
+        tickets.pop(0).close()
+        tickets.append(gate.admit(call(clock), WORK))
+    assert gate.ended_per_s == pytest.approx(2.0, rel=0.1)
+    assert refusal(gate, clock).retry_after_s == pytest.approx(4.0, rel=0.1)
+    for jitter, factor in ((0.0, 0.8), (1.0, 1.2)):
+        gate.jitter = lambda jitter=jitter: jitter  # type: ignore[misc]
+        assert refusal(gate, clock).retry_after_s == pytest.approx(4.0 * factor, rel=0.1)
+
+
+def test_the_rate_forgets_idle_time() -> None:
+    rate = DrainRate()
+    rate.pass_time(0.0, busy=False)
+    assert rate.per_second is None
+    for second in range(1, 11):
+        rate.pass_time(float(second), busy=True)
+        rate.note(3)
+    before = rate.per_second
+    assert before == pytest.approx(3.0, rel=0.15)
+    rate.pass_time(3600.0, busy=False)
+    assert rate.per_second == before
+    rate.pass_time(3500.0, busy=True)  # a clock that steps back changes nothing
+    assert rate.per_second == before
+
+
+def test_s_43_what_can_never_fit_is_the_callers_mistake() -> None:
+    clock = Clock()
+    gate = make(Bounds(max_running=2, max_waiting=4), clock)
+    found = refusal(gate, clock, replace(WORK, n=7))
+    assert (found.status, found.param, found.retry_after_s) == (400, "n", None)
+
+
+def test_a_full_queue_of_tokens() -> None:
+    clock = Clock()
+    gate = make(Bounds(max_running=1, max_waiting=50, max_waiting_tokens=70), clock)
+    for _ in range(3):
+        gate.admit(call(clock), WORK)
+    assert gate.num_waiting_tokens == 60
+    assert refusal(gate, clock).code == "queue_full"
+
+
+def measured(clock: Clock, bounds: Bounds) -> tuple[Gate, list[Ticket]]:
+    """A gate in which one place becomes free per second."""
+    gate = make(bounds, clock)
+    tickets = [gate.admit(call(clock), WORK) for _ in range(6)]
+    for _ in range(20):
+        clock.now += 1.0
+        tickets.pop(0).close()
+        tickets.append(gate.admit(call(clock), WORK))
+    return gate, tickets
+
+
+def test_o_4_a_deadline_that_the_queue_cannot_meet_is_refused_at_the_door() -> None:
+    clock = Clock()
+    gate, _ = measured(clock, Bounds(max_running=1, max_waiting=50, shed=False))
+    late = refusal(gate, clock, replace(WORK, timeout_s=2.0))
+    assert (late.status, late.code, late.kind) == (408, "deadline_exceeded", "timeout_error")
+    assert late.retry_after_s is not None
+    in_time = gate.admit(call(clock), replace(WORK, timeout_s=20.0))
+    assert in_time.deadline_s == clock() + 20.0
+    unhurried = gate.admit(call(clock), WORK)
+    assert unhurried.deadline_s == clock() + gate.bounds.request_timeout_s
+
+
+def test_a_queue_that_takes_too_long_is_full() -> None:
+    clock = Clock()
+    gate, _ = measured(clock, Bounds(max_running=1, max_waiting=500, max_wait_s=5.5, shed=False))
+    assert refusal(gate, clock).code == "queue_full"
+
+
+def test_o_7_optional_work_is_shed_in_order_and_comes_back() -> None:
+    clock, seen = Clock(), []
+    gate = make(Bounds(max_running=1, max_waiting=100, long_output_tokens=64), clock)
+    gate.listen = lambda level, pressure: seen.append(level)
+    optional = {
+        "logprobs": replace(WORK, logprobs=True),
+        "n": replace(WORK, n=2),
+        "max_completion_tokens": replace(
+            WORK, max_tokens=65, max_tokens_field="max_completion_tokens"
+        ),
+        "priority": replace(WORK, priority=Priority.BACKGROUND),
+    }
+    tickets = []
+    for places, shed in ((51, 1), (66, 2), (81, 3), (91, 4)):
+        while gate.num_waiting < places:
+            tickets.append(gate.admit(call(clock), WORK))
+        for number, (field, work) in enumerate(optional.items()):
+            if number < shed:
+                found = refusal(gate, clock, work)
+                assert (found.status, found.code, found.param) == (503, "degraded", field)
+                assert found.retry_after_s is not None
+            else:
+                gate.admit(call(clock), work).close()
+    assert seen == [1, 2, 3, 4]
+    for ticket in tickets:
+        ticket.close()
+    for _ in range(6):
+        clock.now += DOWN_AFTER_S
+        gate.tick()
+    assert seen == [1, 2, 3, 4, 3, 2, 1, 0]
+    gate.admit(call(clock), optional["priority"])
+
+
+def test_the_ladder_does_not_flap() -> None:
+    ladder = Ladder()
+    levels = [ladder.update(0.5 + (0.1 if i % 2 else -0.1), i / 10) for i in range(200)]
+    assert set(levels[1:]) == {1}
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 5)), max_size=60))
+@settings(deadline=None, max_examples=50)
+def test_a_level_is_never_left_by_more_than_one_step_down(moves: list[tuple[float, float]]) -> None:
+    ladder, now, before = Ladder(), 0.0, 0
+    for pressure, passed in moves:
+        now += passed
+        level = ladder.update(pressure, now)
+        assert before - 1 <= level <= 4
+        before = level
+
+
+def test_level_0_serves_everything() -> None:
+    everything = Work(1, 10**6, n=9, logprobs=True, priority=Priority.BACKGROUND)
+    assert shed_field(everything, 0, 10) is None
+
+
+def test_o_8_memory_closes_the_door_in_steps() -> None:
+    clock = Clock()
+    gate = make(Bounds(max_running=4), clock)
+    gate.memory_used = 0.93
+    gate.tick()
+    assert gate.level == 4
+    gate.admit(call(clock), WORK)
+    gate.memory_used = 0.96
+    found = refusal(gate, clock)
+    assert (found.status, found.code) == (503, "degraded")
+
+
+def test_a_closed_door_says_why() -> None:
+    clock = Clock()
+    gate = make(Bounds(), clock)
+    gate.door = lambda: Refused(503, "draining", "draining", retry_after_s=5)
+    with pytest.raises(Refused, match="draining"):
+        gate.check(call(clock))
+    assert refusal(gate, clock).code == "draining"
+    assert gate.num_refused == 2
+
+
+def test_a_priority_is_capped_by_the_key() -> None:
+    assert capped(Priority.URGENT, Priority.NORMAL) is Priority.NORMAL
+    assert capped(Priority.BACKGROUND, Priority.NORMAL) is Priority.BACKGROUND
+    clock = Clock()
+    caller = Caller("k", highest_priority=Priority.BACKGROUND)
+    assert make(Bounds(), clock).admit(call(clock, caller), WORK).priority is Priority.BACKGROUND
+
+
+def test_requests_per_minute_fill_again() -> None:
+    rates = Rates()
+    caller = Caller("k", quota=Quota(requests_per_minute=60))
+    for _ in range(60):
+        rates.take(caller, 1, 0.0)
+    with pytest.raises(Refused) as found:
+        rates.take(caller, 1, 0.0)
+    assert (found.value.status, found.value.code) == (429, "rate_limit_exceeded")
+    assert found.value.retry_after_s == pytest.approx(1.0)
+    rates.take(caller, 1, 1.0)
+    rates.take(Caller("other"), 1, 0.0)
+
+
+def test_tokens_that_were_not_used_come_back() -> None:
+    rates = Rates()
+    caller = Caller("k", quota=Quota(tokens_per_minute=100))
+    rates.take(caller, 90, 0.0)
+    with pytest.raises(Refused):
+        rates.take(caller, 20, 0.0)
+    rates.give_back(caller, 80, 0.0)
+    rates.take(caller, 90, 0.0)
+    remaining = dict(rates.headers(caller, 0.0))
+    assert remaining["x-ratelimit-limit-tokens"] == "100"
+    assert remaining["x-ratelimit-remaining-tokens"] == "0"
+    with pytest.raises(Refused, match="lower max_tokens") as never:
+        rates.take(caller, 101, 0.0)
+    assert never.value.retry_after_s is None
+    assert ("x-should-retry", "false") in never.value.headers()
+
+
+def test_requests_at_once() -> None:
+    rates = Rates()
+    caller = Caller("k", quota=Quota(max_concurrent=2))
+    rates.take(caller, 1, 0.0)
+    rates.take(caller, 1, 0.0)
+    with pytest.raises(Refused) as found:
+        rates.take(caller, 1, 0.0)
+    assert found.value.code == "queue_share_exceeded"
+    rates.give_back(caller, 0, 0.0)
+    rates.take(caller, 1, 0.0)
+
+
+def test_a_refused_request_takes_nothing_from_the_rate() -> None:
+    """Neither from a bucket whose turn comes first, nor when the queue refuses."""
+    rates = Rates()
+    caller = Caller("k", quota=Quota(requests_per_minute=2, tokens_per_minute=10))
+    rates.take(caller, 10, 0.0)
+    for _ in range(5):
+        with pytest.raises(Refused):
+            rates.take(caller, 10, 0.0)
+    rates.take(caller, 10, 60.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["take", "end"]), st.integers(1, 60), st.floats(0, 20)),
+        max_size=80,
+    )
+)
+@settings(deadline=None, max_examples=60)
+def test_a_key_never_gets_more_than_its_rate(moves: list[tuple[str, int, float]]) -> None:
+    """Whatever the order: what was used in a time t is at most a bucket and what flowed in."""
+    rates, caller, now, used = Rates(), Caller("k", quota=Quota(tokens_per_minute=120)), 0.0, 0
+    running: list[int] = []
+    for verb, amount, passed in moves:
+        now += passed
+        if verb == "take":
+            try:
+                rates.take(caller, amount, now)
+            except Refused:
+                continue
+            running.append(amount)
+            used += amount
+        elif running:
+            taken = running.pop()
+            unused = min(taken, amount)
+            rates.give_back(caller, unused, now)
+            used -= unused
+        assert used <= 120 + now * 2 + 1e-6
+
+
+def test_accounts_of_keys_that_are_gone_are_dropped() -> None:
+    rates = Rates()
+    for name in ("a", "b"):
+        rates.take(Caller(name), 1, 0.0)
+    rates.give_back(Caller("a"), 0, 0.0)
+    rates.forget(frozenset())
+    assert list(rates._accounts) == ["b"]
