@@ -6,6 +6,7 @@ VENV ?= .venv
 MODEL ?= smollm2-135m
 PROMPT ?= The capital of France is
 PYTEST_ARGS ?=
+SERVE_ARGS ?=
 RIVALS_DIR ?= .rivals
 
 PY := $(VENV)/bin/python
@@ -74,8 +75,9 @@ bench: $(VENV)/.installed ## one JSON line per measurement, kept in bench/result
 	@$(PY) bench/record.py latency $(MODEL)
 	@$(PY) bench/record.py startup $(MODEL)
 
-serve: ## comes with the service
-	@echo "make serve: the HTTP service is not built yet; use 'make run' or 'make chat'." >&2; exit 1
+serve: $(VENV)/.installed ## serve the default model on this machine, in the form of OpenAI's API
+	@$(FIRSTHAND) pull $(MODEL) >&2
+	@$(FIRSTHAND) serve $(MODEL) $(SERVE_ARGS)
 
 rivals: $(VENV)/.installed ## install the other engines into .rivals, convert the model for each
 	@$(FIRSTHAND) pull $(MODEL) >&2

@@ -5,7 +5,7 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `evaluate.py`, `bench.py`,
-`verify.py`, `check.py`.
+`verify.py`, `check.py`, `serve.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from firsthand import __version__
-from firsthand.cli import bench, check, evaluate, generate, inspect, models, verify
+from firsthand.cli import bench, check, evaluate, generate, inspect, models, serve, verify
 from firsthand.cli.options import flat
 from firsthand.cli.output import (
     FAILED,
@@ -112,6 +112,8 @@ def build_app() -> typer.Typer:
     for name, command in commands.items():
         app.command(name, cls=Command)(flat(command))
     app.add_typer(_bench(), name="bench")
+    app.command("serve", cls=Command)(serve.with_settings(serve.serve))
+    app.add_typer(_config(), name="config")
     return app
 
 
@@ -127,6 +129,14 @@ def _bench() -> typer.Typer:
     }
     for name, command in commands.items():
         group.command(name, cls=Command)(flat(command))
+    return group
+
+
+def _config() -> typer.Typer:
+    """The commands of `firsthand config`."""
+    group = typer.Typer(help="The settings of `serve`.", no_args_is_help=True)
+    group.command("show", cls=Command)(serve.with_settings(serve.show, as_json=True))
+    group.command("check", cls=Command)(serve.with_settings(serve.check, as_json=True))
     return group
 
 

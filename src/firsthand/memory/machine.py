@@ -41,17 +41,27 @@ V2 = _Version("sys/fs/cgroup", ("memory.max", "memory.high"), "memory.current", 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
     """The least of what the machine and each group have left; None where nothing says so."""
-    found = [*_machine(root), *_groups(root)]
+    found = [left for left, _ in (*_machine(root), *_groups(root))]
     return min(found) if found else _physical()
 
 
-def _machine(root: Path) -> Iterator[int]:
-    line = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
-    if line is not None:
-        yield int(line[1]) * 1024
+def used_share(root: Path = Path("/")) -> float | None:
+    """Of the memory that this process could have at all, the part in use, 0 … 1: the machine's, or
+    that of the tightest group. None where nothing says so."""
+    shares = [1 - left / whole for left, whole in (*_machine(root), *_groups(root)) if whole]
+    return min(1.0, max(0.0, *shares)) if shares else None
 
 
-def _groups(root: Path) -> Iterator[int]:
+def _machine(root: Path) -> Iterator[tuple[int, int]]:
+    """What is left, and of how much."""
+    text = _read(root / "proc/meminfo")
+    left = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
+    whole = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
+    if left is not None:
+        yield int(left[1]) * 1024, 0 if whole is None else int(whole[1]) * 1024
+
+
+def _groups(root: Path) -> Iterator[tuple[int, int]]:
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -72,7 +82,7 @@ def _ancestors(mount: Path, path: str) -> Iterator[Path]:
         yield mount.joinpath(*parts[:depth])
 
 
-def _left(folder: Path, version: _Version) -> Iterator[int]:
+def _left(folder: Path, version: _Version) -> Iterator[tuple[int, int]]:
     limits = [_number(folder / name) for name in version.limits]
     limit = min((limit for limit in limits if limit is not None), default=UNLIMITED)
     usage = _number(folder / version.usage)
@@ -80,7 +90,7 @@ def _left(folder: Path, version: _Version) -> Iterator[int]:
         return
     pattern = rf"^{version.inactive} (\d+)$"
     inactive = re.search(pattern, _read(folder / "memory.stat"), re.MULTILINE)
-    yield max(0, limit - usage + (0 if inactive is None else int(inactive[1])))
+    yield max(0, limit - usage + (0 if inactive is None else int(inactive[1]))), limit
 
 
 def _number(path: Path) -> int | None:

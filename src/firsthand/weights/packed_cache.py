@@ -87,6 +87,10 @@ class PackedCache:
         parts = ["packed", RECIPE, content, quantization, self.fingerprint]
         return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
 
+    def content(self, source: str, files: Sequence[FileIdentity]) -> str | None:
+        """The hash of the files' content, if it is on record."""
+        return self._recorded(source, files)
+
     def record(self, source: str, files: Sequence[FileIdentity], opened_ns: int) -> str:
         """Hash the files, which were opened at `opened_ns`, and record it. Raises CheckpointError
         if they have changed since, or had only just changed then."""

@@ -1,0 +1,134 @@
+"""The commands of a server: serve, and config show and check.
+
+Owns: how the settings become flags, what is said when a server begins.
+May not know: what a setting does, how a server is built.
+Read next: `../server/settings.py`, the list of settings; `../server/running.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from firsthand.cli.output import print_json, print_table, reported, say
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A TOML file of settings; flags go before it."),
+]
+ConfigModel = Annotated[
+    str | None,
+    typer.Argument(help="A known name, a folder, a .gguf file, or a hub id.", metavar="[MODEL]"),
+]
+
+
+def serve(config: Path | None, given: Mapping[str, Any]) -> None:
+    """Serve a model over HTTP, in the form of OpenAI's API."""
+    with reported():
+        import asyncio
+
+        from firsthand.server.logs import configure_logging
+        from firsthand.server.running import run_server
+
+        configured = read(config, given)
+        settings = configured.settings
+        configure_logging(settings.log_level, settings.log_format)
+        if settings.record_golden:
+            from firsthand.server.recording import record
+
+            asyncio.run(record(settings, say))
+            return
+        code = asyncio.run(run_server(configured, lambda: read(config, given), say))
+        if code:
+            raise typer.Exit(code)
+
+
+def show(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
+    """Print every setting, its value, and where that came from."""
+    with reported(as_json):
+        rows = list(read(config, given).rows())
+        if as_json:
+            found = [{"name": n, "value": value, "origin": origin} for n, value, origin in rows]
+            print_json({"settings": found})
+        else:
+            print_table(
+                ("SETTING", "VALUE", "FROM"), [(n.replace("_", "-"), v, o) for n, v, o in rows]
+            )
+
+
+def check(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
+    """Check the settings, the keys and the address, and begin nothing."""
+    with reported(as_json):
+        from firsthand.server.listening import check_exposure
+        from firsthand.server.rules import keys_of
+
+        settings = read(config, given).settings
+        keys = keys_of(settings)
+        check_exposure(settings, keys)
+        if as_json:
+            print_json({"ok": True, "num_keys": len(keys.callers)})
+        else:
+            print(f"ok; {len(keys.callers)} keys")
+
+
+def read(config: Path | None, given: Mapping[str, Any]) -> Any:
+    """The settings of all sources. Raises InvalidRequest."""
+    from firsthand.config import service_variables
+    from firsthand.server.settings import read_settings
+
+    variables = service_variables()
+    if config is None and variables.get("FIRSTHAND_CONFIG"):
+        config = Path(variables["FIRSTHAND_CONFIG"])
+    return read_settings(given, variables, config)
+
+
+def with_settings(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
+    """The command as typer needs it: each setting as a flag, none of which has a default, so that
+    what was given can be told from what was not."""
+    from firsthand.server.settings import SETTINGS
+
+    parameters = [_parameter("config", Config)]
+    for setting in SETTINGS:
+        if setting.name == "model":
+            parameters.insert(0, _parameter("model", ConfigModel))
+        else:
+            parameters.append(_parameter(setting.name, _flag(setting)))
+    if as_json:
+        hint = Annotated[bool, typer.Option("--json", help="Print exactly one line of JSON.")]
+        parameters.append(
+            Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=hint)
+        )
+
+    def call(**values: Any) -> None:
+        config = values.pop("config")
+        more = {"as_json": values.pop("as_json")} if as_json else {}
+        given = {name: value for name, value in values.items() if value is not None}
+        command(config, given, **more)
+
+    call.__doc__ = command.__doc__
+    vars(call)["__signature__"] = Signature(parameters)
+    return call
+
+
+def _parameter(name: str, hint: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+
+
+def _flag(setting: Any) -> Any:
+    """A switch has two forms; every other value is read as text, as a variable's is."""
+    about, default = setting.about, setting.about.kind.show(setting.default)
+    text = about.help
+    if "default:" not in text:
+        text = f"{text.removesuffix('.')}; default: {default or 'none'}."
+    if isinstance(setting.default, bool):
+        forms = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
+        return Annotated[bool | None, typer.Option(forms, help=text)]
+    return Annotated[str | None, typer.Option(setting.flag, help=text, metavar=_metavar(setting))]
+
+
+def _metavar(setting: Any) -> str:
+    return type(setting.about.kind).__name__.upper()

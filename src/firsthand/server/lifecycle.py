@@ -1,0 +1,120 @@
+"""From loading to the last answer: whether the door is open, and how it closes.
+
+Owns: the phases, what is told to those who come too early or too late, the drain and its limit.
+May not know: signals and sockets (`running.py`), how an engine is watched (`generation`).
+Read next: `guard/gate.py`, whose door this is; `running.py`.
+
+    loading → ready ⇄ asleep, restarting → draining → ended
+
+Alive is the process that answers: also while it loads or drains. Ready is what new work may be sent
+to. A drain takes nothing new, lets what runs end, and at its limit cuts the rest, by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from firsthand.generation.service_values import ServiceState
+from firsthand.server.guard.gate import MEMORY_FULL, Gate
+from firsthand.server.guard.refusal import Refused
+from firsthand.server.health import Check, Checks
+from firsthand.server.logs import tell
+from firsthand.server.selfcheck import SelfCheck
+
+DRAINING_RETRY_S = 5.0
+LOADING_RETRY_S = 2.0
+LONGEST_LOADING_RETRY_S = 30.0
+_POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """`states` gives the state of each engine; one that takes requests is enough for the door, the
+    others are refused by their name. `drain_limit_s` is read when a drain begins."""
+
+    gate: Gate
+    clock: Callable[[], float]
+    states: Callable[[], Sequence[ServiceState]]
+    drain_limit_s: Callable[[], float]
+    selfcheck: SelfCheck | None = None
+    started_s: float = 0.0
+    draining_since_s: float | None = None
+
+    @property
+    def draining(self) -> bool:
+        return self.draining_since_s is not None
+
+    def door(self) -> Refused | None:
+        """For the gate: why nobody may go in."""
+        if self.draining:
+            message = "the server is ending; another one will answer"
+            return Refused(503, message, "draining", retry_after_s=DRAINING_RETRY_S)
+        states = self.states()
+        if not any(state.status.takes_requests for state in states):
+            return Refused(503, _why_not(states), "loading", retry_after_s=loading_s(states))
+        if self.selfcheck is not None and self.selfcheck.failed:
+            message = "the engine's self-check failed; no answers are given until it is right"
+            return Refused(503, message, "degraded", retry_after_s=LOADING_RETRY_S)
+        return None
+
+    def add_to(self, checks: Checks) -> None:
+        """Our part of readiness; the engines' own checks stand beside it."""
+        checks.add("process", lambda: Check(True, "answers"), live=True)
+        checks.add("not_draining", self._check_draining)
+        checks.add("queue", self._check_queue)
+        checks.add("memory", self._check_memory)
+        if self.selfcheck is not None:
+            checks.add("golden_tokens", self.selfcheck.check)
+
+    def begin_drain(self, why: str) -> None:
+        """From now on nothing new is taken. Again changes nothing."""
+        if self.draining_since_s is None:
+            self.draining_since_s = self.clock()
+            limit_s, num_open = self.drain_limit_s(), self.gate.num_open
+            text = f"draining: {num_open} requests run, {limit_s:g} s at most"
+            tell("drain", text, why=why, num_open=num_open, limit_s=limit_s)
+
+    async def drained(self) -> list[str]:
+        """Until all that runs has ended, or the limit of the drain. The ids that are to be cut."""
+        assert self.draining_since_s is not None, "a drain has begun"
+        end_s = self.draining_since_s + self.drain_limit_s()
+        while self.gate.num_open and self.clock() < end_s:
+            await asyncio.sleep(_POLL_S)
+        cut = self.gate.open_request_ids
+        for request_id in cut:
+            text = "the drain's limit has come; this request is cut"
+            tell("request_cut", text, logging.WARNING, request_id=request_id)
+        return cut
+
+    def _check_draining(self) -> Check:
+        if self.draining_since_s is None:
+            return Check(True, "takes requests")
+        age_s = self.clock() - self.draining_since_s
+        return Check(False, f"draining, {self.gate.num_open} requests left", age_s)
+
+    def _check_queue(self) -> Check:
+        gate = self.gate
+        full = gate.num_waiting >= gate.bounds.max_waiting > 0
+        return Check(not full, f"{gate.num_waiting} of {gate.bounds.max_waiting} wait")
+
+    def _check_memory(self) -> Check:
+        used = self.gate.memory_used
+        return Check(used < MEMORY_FULL, f"{used:.0%} of the machine's is in use")
+
+
+def loading_s(states: Sequence[ServiceState]) -> float:
+    """When to come back: by the progress of the load, where it tells one."""
+    guesses = [
+        state.age_s * (1 - state.progress) / state.progress
+        for state in states
+        if state.progress is not None and state.progress > 0
+    ]
+    return min([*guesses, LONGEST_LOADING_RETRY_S]) if guesses else LOADING_RETRY_S
+
+
+def _why_not(states: Sequence[ServiceState]) -> str:
+    statuses = sorted({state.status.value for state in states})
+    return f"no engine takes requests now: {', '.join(statuses)}"

@@ -1,0 +1,109 @@
+"""Where the server listens, and whether it may.
+
+Owns: the sockets, the rule for public addresses, what uvicorn is told.
+May not know: what is served.
+Read next: `guard/connection.py`, `running.py`.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import uvicorn
+
+from firsthand.errors import InvalidRequest
+from firsthand.server.admin import bind_unix
+from firsthand.server.guard.access import is_loopback
+from firsthand.server.guard.body import BodyLimits
+from firsthand.server.guard.connection import Peers
+from firsthand.server.guard.keys import KeyRing
+from firsthand.server.settings import Settings
+
+BACKLOG = 2048
+
+
+def check_exposure(settings: Settings, keys: KeyRing) -> None:
+    """Raises InvalidRequest for a public address that needs no key."""
+    if settings.uds is not None or keys or settings.insecure or is_loopback(settings.host):
+        return
+    message = "others can reach this address: set --api-key-file or --api-key, or say --insecure"
+    raise InvalidRequest("host", f"{settings.host}: {message}")
+
+
+def bind(settings: Settings) -> list[socket.socket]:
+    """The one socket that was asked for. Raises InvalidRequest."""
+    if settings.uds is not None:
+        return [bind_unix(settings.uds, "uds")]
+    try:
+        found = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError):
+        raise InvalidRequest("host", f"{settings.host}: no such address") from None
+    family, _, _, _, where = found[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(where)
+        listener.listen(BACKLOG)  # what connects while the model loads is not turned away
+    except OSError as error:
+        listener.close()
+        raise InvalidRequest("port", f"{settings.host}:{settings.port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return [listener]
+
+
+def bind_admin(settings: Settings) -> socket.socket | None:
+    if settings.admin_socket is None:
+        return None
+    return bind_unix(settings.admin_socket, "admin_socket")
+
+
+def address(settings: Settings, listeners: Sequence[socket.socket]) -> str:
+    """As a person would type it."""
+    if settings.uds is not None:
+        return f"unix:{settings.uds}"
+    port = listeners[0].getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    return f"{scheme}://{host}:{port}{settings.root_path}"
+
+
+def listener_of(config: uvicorn.Config) -> uvicorn.Server:
+    """uvicorn's server, which leaves signals to us: it would end at the first one."""
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+    return server
+
+
+def uvicorn_config(settings: Settings, app: Any, peers: Peers | None) -> uvicorn.Config:
+    """`peers` None: the admin socket, which has neither TLS nor a prefix."""
+    public: dict[str, Any] = {}
+    if peers is not None:
+        public["root_path"] = settings.root_path
+        if settings.ssl_certfile is not None:
+            public["ssl_certfile"] = str(settings.ssl_certfile)
+            public["ssl_keyfile"] = str(settings.ssl_keyfile)
+        if settings.ssl_ca_certs is not None:
+            public["ssl_ca_certs"] = str(settings.ssl_ca_certs)
+            public["ssl_cert_reqs"] = ssl.CERT_REQUIRED
+    return uvicorn.Config(
+        app,
+        http=(peers or Peers(BodyLimits())).protocol,  # type: ignore[arg-type]  # what makes one
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=int(settings.timeout_keep_alive),
+        **public,
+    )

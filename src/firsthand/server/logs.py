@@ -1,0 +1,146 @@
+"""What the server says while it runs: one JSON object per line on standard error.
+
+Owns: the fields and their order, the line of a request, which level is logged.
+May not know: prompts, answers, keys: nothing that could hold one is ever given to it.
+Read next: `guard/call.py`, the facts of a request.
+
+On a terminal the same lines are told in words. Lines of libraries join the stream.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from firsthand.server.guard.access import FREE, METRICS
+from firsthand.server.guard.call import Call
+
+LOGGER = "firsthand"
+REQUESTS = logging.getLogger("firsthand.server.request")
+EVENTS = logging.getLogger("firsthand.server.event")
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+PROBES = FREE | {METRICS}
+_FACTS = "facts"  # attribute of a record: what goes into the line beside the message
+
+
+def configure_logging(level: str, form: str, stream: TextIO | None = None) -> logging.Handler:
+    """One handler for everything, in place of what was there. `form`: auto, json or text."""
+    out = sys.stderr if stream is None else stream
+    handler = Quiet(out)
+    as_text = form == "text" or (form == "auto" and out.isatty())
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    set_level(level)
+    return handler
+
+
+def set_level(level: str) -> None:
+    """Libraries are told of from warning on: their messages may quote what a client sent."""
+    logging.getLogger().setLevel(max(LEVELS["warning"], LEVELS[level]))
+    logging.getLogger(LOGGER).setLevel(LEVELS[level])
+
+
+def tell(event: str, message: str, level: int = logging.INFO, **facts: Any) -> None:
+    """Something that happened to the server. `event` is a stable name in snake_case."""
+    EVENTS.log(level, message, extra={_FACTS: {"event": event, **facts}})
+
+
+def tell_request(call: Call, scope: Mapping[str, Any], status: int, now: float) -> None:
+    """The one line of a request, when it has ended: numbers and names only."""
+    facts: dict[str, Any] = {
+        "event": "request",
+        "request_id": call.request_id,
+        "model": call.model,
+        "method": scope["method"],
+        "endpoint": _endpoint(scope),
+        "status": status,
+        "finish_reason": call.finish_reason,
+        "prompt_tokens": call.prompt_tokens,
+        "cached_tokens": call.cached_tokens,
+        "output_tokens": call.output_tokens,
+        "queue_ms": _ms(call.queue_ms),
+        "ttft_ms": _ms(call.ttft_ms),
+        "e2e_ms": _ms((now - call.arrived_s) * 1e3),
+        "priority": call.priority,
+        "key_id": call.caller.key_id or None,
+        "replayed": call.replayed or None,
+        "error": None if call.error_code is None else {"code": call.error_code},
+    }
+    shown = {name: value for name, value in facts.items() if value is not None}
+    REQUESTS.log(_level(scope, status), "request", extra={_FACTS: shown})
+
+
+def _level(scope: Mapping[str, Any], status: int) -> int:
+    """Probes come every second or so, and say nothing that a change of state does not."""
+    if status >= 500 and status != 503:
+        return logging.ERROR
+    return logging.DEBUG if scope.get("path") in PROBES else logging.INFO
+
+
+class Quiet(logging.StreamHandler[TextIO]):
+    """A line that cannot be written is dropped: the server serves on when its log is full."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "timestamp": _time(record.created),
+            "level": record.levelname.lower(),
+            "module": record.name,
+            "message": record.getMessage(),
+        }
+        line |= _facts(record)
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = _fault(record.exc_info[1])
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        facts = " ".join(f"{name}={value}" for name, value in _facts(record).items())
+        text = f"{_time(record.created)} {record.levelname:7} {record.getMessage()} {facts}"
+        if record.exc_info and record.exc_info[0] is not None:
+            text += f" {_fault(record.exc_info[1])}"
+        return text.rstrip()
+
+
+def _facts(record: logging.LogRecord) -> dict[str, Any]:
+    found = record.__dict__.get(_FACTS)
+    return found if isinstance(found, dict) else {}
+
+
+def _fault(fault: BaseException | None) -> dict[str, Any]:
+    """Where it happened. Not its text, which may quote a request."""
+    frames: list[str] = []
+    with suppress(Exception):
+        for frame in traceback.extract_tb(None if fault is None else fault.__traceback__):
+            frames.append(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}")
+    return {"type": type(fault).__name__, "stack": frames[-20:]}
+
+
+def _endpoint(scope: Mapping[str, Any]) -> str:
+    """The route's own form where one was found, so that a path never fills the log."""
+    route = scope.get("route")
+    path = getattr(route, "path", None)
+    return path if isinstance(path, str) else str(scope.get("path", ""))[:100]
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _time(created_s: float) -> str:
+    at = datetime.fromtimestamp(created_s, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,330 @@
+"""The whole server, from settings to its end: what stands where, and in which order it goes.
+
+Owns: the parts of a running server and what connects them; signals; a reload.
+May not know: how any part works.
+Read next: `listening.py` (sockets), `lifecycle.py` (the door), `guard/middleware.py` (requests).
+
+SIGTERM or SIGINT begins the drain; a second one ends it at once. SIGHUP reads the settings again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+
+from firsthand.errors import FirsthandError, InvalidRequest
+from firsthand.generation.service import Service
+from firsthand.memory.machine import used_share
+from firsthand.server.admin import AdminApp
+from firsthand.server.app import build_app
+from firsthand.server.body import BodyLimits as RouteLimits
+from firsthand.server.guard.admission import GateAdmission
+from firsthand.server.guard.connection import Peers
+from firsthand.server.guard.gate import Gate
+from firsthand.server.guard.gauges import GuardCollector
+from firsthand.server.guard.idempotency import Replies
+from firsthand.server.guard.middleware import Guard
+from firsthand.server.house import House
+from firsthand.server.lifecycle import Lifecycle
+from firsthand.server.listening import (
+    address,
+    bind,
+    bind_admin,
+    check_exposure,
+    listener_of,
+    uvicorn_config,
+)
+from firsthand.server.logs import LEVELS, set_level, tell, tell_request
+from firsthand.server.metrics import Metrics
+from firsthand.server.rules import bounds_of, keys_of, load_options, rules_of, service_options
+from firsthand.server.selfcheck import SelfAnswer, SelfCheck
+from firsthand.server.settings import Configured, Settings, changed
+from firsthand.server.sse import StreamSettings
+
+TICK_S = 1.0
+FAREWELL_S = 2.0  # for the last bytes of answers that were cut
+INTERRUPTED = 130
+
+
+@dataclass(slots=True)
+class Running:
+    """One server. `configured` is what is in effect; `reread` reads all sources again."""
+
+    configured: Configured
+    reread: Callable[[], Configured]
+    service: Service
+    gate: Gate
+    guard: Guard
+    lifecycle: Lifecycle
+    peers: Peers
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def settings(self) -> Settings:
+        return self.configured.settings
+
+    def on_signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGHUP:
+            with suppress(FirsthandError):  # it is in the log
+                self.reload()
+        elif self.stopping.is_set():
+            self.end_at_once()
+        else:
+            self.lifecycle.begin_drain(number.name)
+            self.stopping.set()
+
+    def end_at_once(self) -> None:
+        """Nothing is waited for: not for a task, a thread or a buffer. The engine ends with us."""
+        tell("stopped", "ended at once, by a second signal", logging.WARNING)
+        remove_sockets(self.settings)
+        pid = self.service.state.pid
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os._exit(INTERRUPTED)
+
+    def reload(self) -> dict[str, Any]:
+        """All that may change, or, when anything is wrong, nothing. Raises InvalidRequest."""
+        try:
+            after = self.reread()
+            keys = keys_of(after.settings)
+            check_exposure(after.settings, keys)
+        except FirsthandError as error:
+            text = f"nothing was reloaded: {error}"
+            tell("reload_refused", text, logging.ERROR)
+            raise
+        live, fixed = changed(self.settings, after.settings)
+        kept = {name: getattr(self.settings, name) for name in fixed}
+        settings = replace(after.settings, **kept)
+        self.configured = Configured(settings, after.origins)
+        self.guard.rules = rules_of(settings, keys)
+        self.gate.bounds = bounds_of(settings, self.service.model.max_sequences)
+        self.gate.rates.forget(frozenset(one.key_id for one in keys.callers.values()))
+        set_level(settings.log_level)
+        tell("reload", "reloaded", changed=live, needs_restart=fixed, num_keys=len(keys.callers))
+        return {"changed": live, "needs_restart": fixed}
+
+    async def watch(self) -> None:
+        """What is looked at once a second."""
+        while True:
+            self.gate.memory_used = used_share() or 0.0
+            self.gate.tick()
+            await asyncio.sleep(TICK_S)
+
+    async def become_ready(self) -> None:
+        """Raises what the first load raised."""
+        await self.service.wait_ready()
+        model = self.service.model
+        self.gate.bounds = bounds_of(self.settings, model.max_sequences)
+        took_s = time.perf_counter() - self.lifecycle.started_s
+        text = f"{model.name} is ready after {took_s:.2f} s"
+        tell("ready", text, model=model.name, context_length=model.context_length)
+
+
+async def run_server(
+    configured: Configured, reread: Callable[[], Configured], say: Callable[[str], None]
+) -> int:
+    """Until a signal. The exit code. Raises FirsthandError where it cannot begin."""
+    settings = configured.settings
+    started_s = time.perf_counter()
+    keys = keys_of(settings)
+    check_exposure(settings, keys)
+    options = service_options(settings)
+    listeners, admin = bind(settings), bind_admin(settings)
+    try:
+        async with await _or_signal(Service.start(options)) as service:
+            running = assemble(configured, reread, service, started_s)
+            public = listener_of(uvicorn_config(settings, around(running), running.peers))
+            servers = [(public, listeners)]
+            if admin is not None:
+                app = AdminApp(verbs(running))
+                servers.append((listener_of(uvicorn_config(settings, app, None)), [admin]))
+            say(f"Firsthand listens on {address(settings, listeners)}")
+            return await _serve(running, servers)
+    except Interrupted:
+        tell("stopped", "stopped before the model was there")
+        return 0
+    finally:
+        for listener in (*listeners, *([] if admin is None else [admin])):
+            listener.close()
+        remove_sockets(settings)
+
+
+def remove_sockets(settings: Settings) -> None:
+    for path in (settings.uds, settings.admin_socket):
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def assemble(
+    configured: Configured, reread: Callable[[], Configured], service: Service, started_s: float
+) -> Running:
+    """The parts, connected; nothing runs yet."""
+    settings, clock = configured.settings, service.clock
+    gate = Gate(bounds_of(settings, 0), clock, random.random)
+    selfcheck = SelfCheck(None, SelfAnswer(service), clock, settings.selfcheck_interval)
+    running: list[Running] = []
+    lifecycle = Lifecycle(
+        gate,
+        clock,
+        lambda: [service.state],
+        lambda: running[0].settings.drain_limit_s,
+        selfcheck,
+        started_s,
+    )
+    gate.door = lifecycle.door
+    gate.listen = _tell_level
+    names = settings.served_model_name or (service.model.name,)
+    metrics = Metrics()
+    house = House(
+        dict.fromkeys(names, service),
+        metrics,
+        admission=GateAdmission(gate),
+        body_limits=RouteLimits(max_bytes=settings.max_body_size),
+        stream=StreamSettings(stall_s=settings.stall_timeout),
+    )
+    lifecycle.add_to(house.checks)
+    rules = rules_of(settings, keys_of(settings))
+    guard = Guard(
+        build_app(house),
+        gate,
+        rules,
+        Replies(settings.idempotency_ttl, max_bytes=settings.idempotency_memory),
+        tell_request,
+        lambda: lifecycle.draining,
+    )
+    peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
+    GuardCollector(gate, peers, guard.replies, selfcheck).register(metrics.registry)
+    running.append(Running(configured, reread, service, gate, guard, lifecycle, peers))
+    return running[0]
+
+
+def verbs(running: Running) -> dict[str, Callable[[dict[str, str]], Awaitable[dict[str, Any]]]]:
+    async def drain(_: dict[str, str]) -> dict[str, Any]:
+        running.lifecycle.begin_drain("admin")
+        running.stopping.set()
+        return {"draining": True, "open": running.gate.num_open}
+
+    async def reload(_: dict[str, str]) -> dict[str, Any]:
+        return running.reload()
+
+    async def sleep(_: dict[str, str]) -> dict[str, Any]:
+        await running.service.sleep()
+        return {"status": running.service.state.status.value}
+
+    async def wake_up(_: dict[str, str]) -> dict[str, Any]:
+        await running.service.wake()
+        return {"status": running.service.state.status.value}
+
+    async def loglevel(query: dict[str, str]) -> dict[str, Any]:
+        level = query.get("level", "")
+        if level not in LEVELS:
+            raise InvalidRequest("level", f"is one of {', '.join(LEVELS)}")
+        set_level(level)
+        return {"level": level}
+
+    found = (drain, reload, sleep, wake_up, loglevel)
+    return {verb.__name__: verb for verb in found}
+
+
+class Interrupted(Exception):
+    """A signal came before the server was there."""
+
+
+async def _or_signal(starting: Any) -> Service:
+    """What `starting` gives; raises Interrupted when a signal to end comes first."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    task = asyncio.ensure_future(starting)
+    waiter = asyncio.ensure_future(ended.wait())
+    await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        with suppress(asyncio.CancelledError, FirsthandError):
+            await task
+        raise Interrupted
+    waiter.cancel()
+    service: Service = task.result()
+    return service
+
+
+async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) -> int:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, running.on_signal, number)
+    serving = [asyncio.ensure_future(server.serve(sockets)) for server, sockets in servers]
+    ready = asyncio.ensure_future(running.become_ready())
+    watching = asyncio.ensure_future(running.watch())
+    checking = asyncio.ensure_future(_check_self(running, ready))
+    helpers = [watching, checking]
+    stopping = asyncio.ensure_future(running.stopping.wait())
+    try:
+        await asyncio.wait((ready, stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done() and not stopping.done():
+            ready.result()  # a failed load ends the server
+            await asyncio.wait((stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
+        return await _end(running, [server for server, _ in servers])
+    finally:
+        for server, _ in servers:
+            server.should_exit = server.force_exit = True
+        for task in (*helpers, ready, stopping):
+            task.cancel()
+        await asyncio.gather(*helpers, ready, stopping, *serving, return_exceptions=True)
+
+
+async def _end(running: Running, servers: Sequence[uvicorn.Server]) -> int:
+    """The drain. The exit code."""
+    running.lifecycle.begin_drain("the listener ended")
+    cut = await running.lifecycle.drained()
+    await running.service.close()  # what is open is told by an error
+    for server in servers:
+        server.should_exit = True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FAREWELL_S):
+            while running.gate.num_open or any(c.cycle_is_open for c in running.peers.connections):
+                await asyncio.sleep(0.01)
+    tell("stopped", f"ended; {len(cut)} requests were cut", num_cut=len(cut))
+    return 0
+
+
+async def _check_self(running: Running, ready: asyncio.Future[None]) -> None:
+    """Look the golden tokens up while the model loads, then compare for ever."""
+    selfcheck, settings = running.lifecycle.selfcheck, running.settings
+    assert selfcheck is not None
+    assert settings.model is not None
+    await selfcheck.look_up(settings.model, load_options(settings))
+    await asyncio.wait((ready,))
+    await selfcheck.run()
+
+
+def around(running: Running) -> Any:
+    """The app as the listener calls it."""
+    origins = list(running.settings.allowed_origins)
+    if not origins:
+        return running.guard
+    return CORSMiddleware(
+        running.guard,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after"],
+    )
+
+
+def _tell_level(level: int, pressure: float) -> None:
+    text = f"degradation level {level} of 4"
+    tell("degradation", text, logging.WARNING, degradation_level=level, pressure=round(pressure, 3))
