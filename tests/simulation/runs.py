@@ -10,12 +10,14 @@ from __future__ import annotations
 import multiprocessing
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tests.simulation.model import Violation
 from tests.simulation.shrink import MAX_TRIES, Shrinker
-from tests.simulation.workload import Workload, random_workload
+from tests.simulation.workload import Ask, Setup, Workload, random_workload
 from tests.simulation.world import World
+
+MAX_TOLD = 30  # requests of a shrunk workload that are printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,18 @@ def told(failure: Failure, max_tries: int = MAX_TRIES) -> str:
     whole = random_workload(failure.seed)
     shrinker = Shrinker(fails, max_tries)
     small = shrinker.shrink(whole)
-    asks = "".join(f"        {ask!r},\n" for ask in small.asks)
+    asks = "".join(f"        {_brief(ask, Ask(ask.mark))},\n" for ask in small.asks[:MAX_TOLD])
     return (
         f"seed {failure.seed}: {failure.what}\n"
         f"again: make simulate SEED={failure.seed} STEPS=1\n"
         f"{len(small.asks)} of {len(whole.asks)} requests are enough "
         f"(after {shrinker.num_tries} tries): {failure_of(small)}\n"
-        f"Workload(\n    {small.setup!r},\n    (\n{asks}    ),\n)"
+        f"Workload(\n    {_brief(small.setup, Setup())},\n    (\n{asks}    ),\n)"
     )
+
+
+def _brief(value: Ask | Setup, plain: Ask | Setup) -> str:
+    """As Python, without what is as in `plain`."""
+    named = [(one.name, getattr(value, one.name)) for one in fields(value)]
+    told = [f"{name}={it!r}" for name, it in named if name == "mark" or it != getattr(plain, name)]
+    return f"{type(value).__name__}({', '.join(told)})"
