@@ -36,10 +36,11 @@ HAPPENS = (
     "stop_id",
     "repetition",
     "error",
+    "abort following",  # a deadline ends the leader first, and so finds no followers
     *(
         f"{what} {where}"
         for what in ("abort", "deadline")
-        for where in ("waiting", "evicted", "following", "reading its prompt", "writing")
+        for where in ("waiting", "evicted", "reading its prompt", "writing")
     ),
 )
 """What a million steps must have seen: every end, every state to be aborted in, every fault."""
