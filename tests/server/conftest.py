@@ -42,6 +42,10 @@ def house(service: FakeService) -> House:
 
 @pytest.fixture
 def ask(house: House) -> Client:
+    return asking(house)
+
+
+def asking(house: House) -> Client:
     """One request to the app, without a socket; `ask("POST", "/x", json=…)`."""
     app = build_app(house)
 

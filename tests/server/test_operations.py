@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from firsthand.generation.service import Status
+from firsthand.server.body import BodyLimits
 from firsthand.server.health import Check
 from firsthand.server.house import House
-from tests.server.conftest import Live
+from firsthand.server.metrics import Metrics
+from tests.server.conftest import Live, asking
 from tests.server.fakes import FakeService, Script
 
 Ask = Callable[..., httpx.Response]
@@ -153,6 +155,24 @@ def test_predict_refuses_by_name(ask: Ask, more: dict[str, object], param: str) 
 def test_message_pack_that_is_none(ask: Ask, content: bytes) -> None:
     reply = ask("POST", "/predict", content=content, headers=PACK)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_value")
+
+
+@pytest.fixture
+def strict(service: FakeService) -> Ask:
+    limits = BodyLimits(max_items=20)
+    return asking(House({"micro": service}, Metrics(), body_limits=limits))
+
+
+def test_message_pack_of_too_many_items(strict: Ask) -> None:
+    """As many as JSON may have; counted before one is made."""
+    for num_inputs, status in ((8, 200), (30, 400)):
+        body = {"request_id": "r1", "inputs": ["a"] * num_inputs}
+        for more in ({"json": body}, {"content": msgspec.msgpack.encode(body), "headers": PACK}):
+            reply = strict("POST", "/predict", **more)
+            assert reply.status_code == status, reply.text
+    assert "over 20 items" in reply.json()["error"]["message"]
+    claims = strict("POST", "/predict", content=b"\x81\xa1a\xdd\xff\xff\xff\xff", headers=PACK)
+    assert "over 20 items" in claims.json()["error"]["message"]
 
 
 def test_a_fault_of_predict_says_nothing_of_us(ask: Ask, service: FakeService) -> None:

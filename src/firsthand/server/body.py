@@ -2,7 +2,7 @@
 
 Owns: which content types are taken, how many bytes and items; strict JSON and MessagePack.
 May not know: what the fields mean (`wire/`), who asks.
-Read next: `wire/base.py`, `errors.py`.
+Read next: `wire/base.py`, `message_pack.py`, `errors.py`.
 
 The size is checked before the body is read, its shape before anything is made of it.
 """
@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object
 from firsthand.server.errors import JSON, Refusal, validation_reply
+from firsthand.server.message_pack import has_more_items
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -30,7 +31,7 @@ THREAD_BYTES = 256 * 1024  # from here on parsing would be felt by the other str
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """`max_items` bounds commas and brackets, hence objects."""
+    """`max_items` bounds commas and brackets of JSON, items of MessagePack; hence objects."""
 
     max_bytes: int = 8 * 1024 * 1024
     max_items: int = 1_000_000
@@ -106,6 +107,10 @@ def _parse_json(content: bytes, limits: BodyLimits) -> dict[str, Any]:
 
 
 def _parse_message_pack(content: bytes, limits: BodyLimits) -> dict[str, Any]:
+    if has_more_items(content, limits.max_items):
+        raise Refusal(
+            400, "invalid_value", f"the body: MessagePack of over {limits.max_items} items"
+        )
     try:
         value = msgspec.msgpack.decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
