@@ -2,7 +2,7 @@
 
 Owns: the thread, the inbox, and the table of open streams (which only the thread changes).
 May not know: text, what a step does, who reads the events.
-Read next: `engine.py`; above, `generation/llm.py` reads the streams.
+Read next: `engine.py`; above, `generation/llm.py` submits and `generation/stream.py` reads.
 
 Only frozen values cross, through queues whose put and get are single operations of the
 interpreter. A caller never holds a lock of ours: a Ctrl-C may arrive between any two of its

@@ -1,9 +1,11 @@
 """Text in, text out: where text and engine meet.
 
-Owns: the façade `LLM`, used alike by Python, the command line and the server.
+Owns: `LLM`, for Python and the command line: the engine on a thread of this process; and
+`service.Service`, for the server: the same engine in a process of its own, behind an event loop.
 May not know: HTTP, terminals.
-Read next: `llm.py` (the façade), `loading.py` (from a name to a running engine), `stream.py`
-(events become text), `completion.py` and `report.py` (what comes back).
+Read next: `llm.py` or `service.py`, `loading.py` (from a name to a loaded model), `assembly.py`
+(from there to an engine), `texts.py` (events become text), `completion.py` and `report.py` (what
+comes back).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """From a name to a loaded model: the one place where file, spec, weights and store meet.
 
-Owns: the order of a load, its options, and the time of each stage.
+Owns: the order of a load and the time of each stage.
 May not know: how any part works.
-Read next: each import below is one stage; then `llm.py`, which starts the engine over the result.
+Read next: `load_options.py`; each import below is one stage; then `assembly.py`, which makes an
+engine of the result.
 
 The stages: find the file, check and map it, read its words as a spec; the tokenizer; the weights
 into the executor; then the plan, its scratch and the KV store.

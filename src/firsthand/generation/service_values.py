@@ -34,7 +34,7 @@ class Status(StrEnum):
     READY = "ready"
     DEGRADED = "degraded"  # it takes requests, but its step loop is late: `reason` says how much
     RESTARTING = "restarting"  # an engine died or hung, the next one loads
-    FAILED = "failed"  # engines end as soon as they start; tried again, less and less often
+    FAILED = "failed"  # the first load failed, or the watch itself: only `wake` tries again
     ASLEEP = "asleep"  # `sleep` was asked for: no engine, no memory
     CLOSED = "closed"
 
@@ -48,7 +48,7 @@ class ServiceState:
     """What is known of the engine now. Ages are seconds; None: there was none yet."""
 
     status: Status
-    reason: str  # "" when ready; fit to be shown to a user
+    reason: str  # "" when ready; for the operator: it may name files and processes
     age_s: float  # since the status began
     heartbeat_age_s: float | None  # since the step loop last answered; 0.0 … 1.0 when all is well
     step_age_s: float | None  # since the last step

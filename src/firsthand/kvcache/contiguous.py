@@ -4,9 +4,10 @@ Owns: the arrays, and the move of a sequence's slots to another place.
 May not know: which sequence has which run, how many tokens of a run are filled.
 Read next: `compute/batch.py`, how a token finds its slot.
 
-Contiguous is paged with one huge block: block size = the longest sequence, so that each sequence
-owns exactly one block and its block table has one entry. Kernels therefore see no difference
-between the two; what contiguous pays is reserved address space for tokens that never come.
+To a kernel contiguous is paged with one huge block: block size = the longest sequence, so that a
+block table has one entry, and it sees no difference between the two. The run behind that entry is
+only as long as its sequence can get: `regions.py` gives it out, counts in granules of 16 tokens,
+and moves it. What contiguous pays is reserved room for tokens that never come.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns: `Memory`, the interface of `kvcache.blocks.BlockPool` (paged) and `kvcache.regions.RegionPool`
 (contiguous).
 May not know: arrays, bytes, token ids, sequences.
-Read next: `tables.py`, the only caller.
+Read next: `tables.py`, the only one that changes it; others read its counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Whose turn it is: pure functions over numbers, and the numbers that an operator may set.
 
-Owns: every rule of fairness and of patience, each with the bound that it gives.
+Owns: the rules of fairness and of patience that can be said in numbers, each with its bound. (How
+long a large request is passed by: `turns.py`.)
 May not know: sequences, queues, blocks, clocks. Waiting times come in as arguments.
 Read next: `waiting.py`, which keeps the queue that these functions order.
 

@@ -2,7 +2,7 @@
 
 Owns: the sequences that have no blocks, and how much each tenant was served.
 May not know: blocks, budgets, who runs.
-Read next: `policy.py`, the rules; `scheduler.py`, the only caller.
+Read next: `policy.py`, the rules; `turns.py` and `scheduler.py`, which ask.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One generation between its body and the engine: what is asked, who admits it, what it becomes.
 
-Owns: the order tokenise → admit → submit, for one prompt or several; the seam of admission.
+Owns: the order admit → submit, for one prompt or several that are tokens already; the seam of
+admission.
 May not know: wire formats, how an answer is written.
 Read next: `answers.py` (the streams as one), `guard/` (who admits).
 """
