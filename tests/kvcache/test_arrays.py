@@ -34,11 +34,13 @@ def test_what_is_written_is_read(kv_dtype: KVType, layout: KVLayout) -> None:
 
 
 def test_int8_of_nothing_and_of_no_number() -> None:
-    """A row of zeros stays one; a NaN is not rounded away."""
-    codes, scales = to_int8(np.array([[0.0, 0.0], [np.nan, 1.0], [2.0, -1.0]], np.float32))
+    """A row of zeros stays one; a NaN or an infinity is not rounded away, as in the kernels."""
+    rows = [[0.0, 0.0], [2.0, -1.0], [np.nan, 1.0], [np.inf, 1.0], [1.0, -np.inf], [np.inf, np.nan]]
+    codes, scales = to_int8(np.array(rows, np.float32))
     assert codes[0].tolist() == [0.0, 0.0] and scales[0] == 0
-    assert np.isnan(scales[1])
-    assert codes[2].tolist() == [127.0, -64.0] and scales[2] == np.float32(2) / np.float32(127)
+    assert codes[1].tolist() == [127.0, -64.0] and scales[1] == np.float32(2) / np.float32(127)
+    assert np.isnan(scales[2:]).all()
+    assert not codes[2:].any()
 
 
 @pytest.mark.parametrize("layout", get_args(KVLayout))

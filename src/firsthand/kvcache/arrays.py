@@ -92,12 +92,17 @@ class LayerArrays:
 
 def to_int8(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Codes (…, D), whole numbers of −127 … 127, and scales (…): x ≈ code · scale, where scale is
-    max|x| / 127. Rounded to nearest, ties to even."""
+    max|x| / 127. Rounded to nearest, ties to even.
+
+    A NaN or an infinity in x makes its scale NaN: whatever reads it is NaN, never a plausible
+    number. A largest value that is tiny (127 / max|x| overflows) is taken for zero.
+    """
     peak = np.abs(x).max(axis=-1)
+    peak = np.where(np.isfinite(peak), peak, np.float32(np.nan))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         factor = np.float32(127) / peak
         factor = np.where(np.isfinite(factor), factor, np.float32(0))
-        codes = np.rint(x * factor[..., None])
+        codes = np.nan_to_num(np.rint(x * factor[..., None]), nan=0.0)
     return codes, np.asarray(peak / np.float32(127), dtype=np.float32)
 
 

@@ -29,7 +29,6 @@ from firsthand.text.templates import MAX_MESSAGES
 from firsthand.text.tools import MAX_TOOLS
 
 Status = Literal["completed", "incomplete", "in_progress"]
-LOGPROBS = "message.output_text.logprobs"
 
 
 class InputText(Strict):
