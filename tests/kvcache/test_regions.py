@@ -38,7 +38,6 @@ def test_one_id_is_a_whole_sequence() -> None:
     assert (len(first), len(second)) == (1, 1)
     assert [pool.block_start(i) for i in (*first, *second)] == [0, 48]
     assert (pool.num_used, pool.num_free, pool.num_blocks, pool.block_size) == (7, 3, 10, 16)
-    assert pool.blocks_for(17) == 2
     assert pool.allocate(4) is None
     pool.free(first)
     assert (pool.num_used, pool.num_free) == (4, 6)
@@ -65,8 +64,6 @@ def test_s37_a_region_keeps_its_id_and_its_content_when_it_moves() -> None:
     for region in ids:
         start = pool.block_start(region)
         slots.values[start : start + 32] = region * 100 + np.arange(32)
-    pool.written(1, 32)
-    pool.written(3, 17)  # moved in whole blocks
     pool.free(ids[:1])
     pool.free(ids[2:3])
     assert pool.allocate(5) == (4,)
@@ -130,7 +127,6 @@ def test_any_calls_keep_every_token(headroom: float, calls: list[tuple[bool, int
             for region in ids or ():
                 start, filled[region] = pool.block_start(region), number * 16 - 3
                 slots.values[start : start + filled[region]] = region
-                pool.written(region, filled[region])
         else:
             region = [*filled][number % len(filled)]
             del filled[region]

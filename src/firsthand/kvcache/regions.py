@@ -84,10 +84,6 @@ class RegionPool:
     def num_used(self) -> int:
         return self._arena.facts().num_used // self._block_size
 
-    def blocks_for(self, num_tokens: int) -> int:
-        """How many blocks hold that many tokens."""
-        return -(-num_tokens // self._block_size)
-
     def allocate(self, count: int) -> tuple[int, ...] | None:
         """The id of a region of at least `count` blocks; None, and no change, without room.
 
@@ -107,11 +103,6 @@ class RegionPool:
     def block_start(self, block_id: int) -> int:
         """The slot at which a region begins now; true until the next `allocate`."""
         return self._arena.start(block_id)
-
-    def written(self, block_id: int, num_tokens: int) -> None:
-        """So many tokens of a region are filled: a move carries no more than these. Optional: a
-        region that nobody speaks of moves whole."""
-        self._arena.written(block_id, self._arena.rounded(num_tokens))
 
     def facts(self) -> ArenaFacts:
         """In slots."""
