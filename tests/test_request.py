@@ -9,7 +9,6 @@ import pytest
 
 from firsthand.errors import InvalidRequest
 from firsthand.request import (
-    FinishReason,
     RepetitionGuard,
     Request,
     SamplingParams,
@@ -79,12 +78,6 @@ def test_only_penalties_need_the_history() -> None:
     assert SamplingParams(repetition_penalty=1.1).needs_history
     assert SamplingParams(presence_penalty=0.1).needs_history
     assert SamplingParams(frequency_penalty=-0.1).needs_history
-
-
-def test_each_reason_has_its_openai_word() -> None:
-    long = {reason for reason in FinishReason if reason.openai == "length"}
-    assert long == {FinishReason.LENGTH, FinishReason.CONTEXT}
-    assert {reason.openai for reason in FinishReason} == {"stop", "length"}
 
 
 def test_usage_adds_up() -> None:

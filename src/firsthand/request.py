@@ -37,11 +37,6 @@ class FinishReason(StrEnum):
     DEADLINE = "deadline"  # the request's own time limit passed
     ERROR = "error"  # a fault; `cause` says which
 
-    @property
-    def openai(self) -> str:
-        """The word that OpenAI's API has for this reason, for the server: `stop` or `length`."""
-        return "length" if self in (FinishReason.LENGTH, FinishReason.CONTEXT) else "stop"
-
 
 @dataclass(frozen=True, slots=True)
 class Finish:

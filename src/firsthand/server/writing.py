@@ -131,9 +131,14 @@ def completion_logprobs(
     }
 
 
+def openai_reason(reason: FinishReason) -> str:
+    """The word of OpenAI's API: `stop` or `length`."""
+    return "length" if reason in (FinishReason.LENGTH, FinishReason.CONTEXT) else "stop"
+
+
 def finish(completion: Completion | None) -> dict[str, Any]:
     """The two fields of an end; null and absent before it."""
     if completion is None:
         return {"finish_reason": None}
-    reason = completion.finish.reason.openai
+    reason = openai_reason(completion.finish.reason)
     return {"finish_reason": reason, "stop_reason": stop_reason(completion)}

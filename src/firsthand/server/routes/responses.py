@@ -273,7 +273,9 @@ class ResponseAnswer:
 
 
 def _status(completion: Completion) -> str:
-    return "incomplete" if completion.finish.reason.openai == "length" else "completed"
+    return (
+        "incomplete" if writing.openai_reason(completion.finish.reason) == "length" else "completed"
+    )
 
 
 def _dumped(value: BaseModel | str | None) -> Any:
