@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firsthand import errors
-from firsthand.engine.facts import Admitted, PlanFacts, StepFacts
+from firsthand.engine.facts import StepFacts
 from firsthand.errors import CapacityExceeded, CheckpointError, EngineError, InvalidRequest
 from firsthand.generation import frames
 from firsthand.generation.frames import (
@@ -48,6 +48,7 @@ from firsthand.request import (
     TokenEvent,
 )
 from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.facts import Admitted, PlanFacts
 
 REQUEST = Request(
     request_id="request-7",

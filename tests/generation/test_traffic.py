@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from firsthand.engine.facts import Admitted, PlanFacts, StepFacts
+from firsthand.engine.facts import StepFacts
 from firsthand.generation.traffic import WINDOW_S, Traffic
 from firsthand.request import Request, SamplingParams, StopRules
+from firsthand.scheduling.facts import Admitted, PlanFacts
 
 
 def request(name: str, num_prompt: int, max_tokens: int, n: int = 1) -> Request:

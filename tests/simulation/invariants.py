@@ -24,9 +24,10 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 
-from firsthand.engine.facts import PlanFacts, StepFacts
+from firsthand.engine.facts import StepFacts
 from firsthand.request import FinishReason, Request, TokenEvent
 from firsthand.scheduling.admission import max_stored_tokens
+from firsthand.scheduling.facts import PlanFacts
 from firsthand.scheduling.plan import StepPlan
 from firsthand.scheduling.policy import class_index
 from tests.simulation.model import Violation, alone

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from firsthand.engine.facts import PlanFacts
+from firsthand.scheduling.facts import PlanFacts
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
 from tests.simulation.invariants import Watch
 from tests.simulation.model import GARBAGE, Shadow, Violation, next_token

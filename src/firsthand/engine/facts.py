@@ -1,47 +1,15 @@
 """What the engine says about itself: one typed value per step.
 
-Owns: `StepFacts`, and in it what the plan did.
-May not know: metric names, logs, who listens. Standard library only.
-Read next: `engine.py`, which emits one per step.
+Owns: `StepFacts`.
+May not know: metric names, logs, who listens. Nothing outside the standard library.
+Read next: `scheduling/facts.py` (what the plan did); `engine.py`, which emits one per step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A sequence that began to run in a step, or came back after an eviction (`resumed`).
-
-    `num_cached_tokens` of its known tokens were found computed. `waited_s` is since its arrival.
-    """
-
-    request_id: str
-    index: int
-    waited_s: float
-    num_cached_tokens: int
-    resumed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PlanFacts:
-    """What a plan did, beside its slices.
-
-    `num_recomputed` tokens had been computed before an eviction. `served_by_class` are the tokens
-    of the step: urgent, normal, background.
-    """
-
-    admitted: tuple[Admitted, ...] = ()
-    num_preempted: int = 0
-    num_recomputed: int = 0
-    num_copies: int = 0
-    served_by_class: tuple[int, ...] = ()
-
-    @property
-    def num_prefix_hit_tokens(self) -> int:
-        """Tokens that nobody had to compute, because an equal prefix was found."""
-        return sum(one.num_cached_tokens for one in self.admitted)
+from firsthand.scheduling.facts import PlanFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +44,7 @@ class StepFacts:
     running_by_class: tuple[int, ...] = ()
     num_cached_blocks: int = 0
     num_evicted_blocks: int = 0
-    planned: PlanFacts = PlanFacts()
+    planned: PlanFacts = field(default_factory=PlanFacts)
 
     @property
     def num_tokens(self) -> int:

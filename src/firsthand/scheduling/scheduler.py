@@ -21,10 +21,10 @@ its class, and after a few evictions returns with its whole length and is left a
 
 from __future__ import annotations
 
-from firsthand.engine.facts import Admitted, PlanFacts
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
 from firsthand.scheduling.admission import Limits, check_fits, check_request
+from firsthand.scheduling.facts import Admitted, PlanFacts
 from firsthand.scheduling.memory import Memory
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
 from firsthand.scheduling.policy import CLASSES, Policy, borrowers, new_credits

@@ -1,0 +1,43 @@
+"""What a plan did, as values: for whoever reports it.
+
+Owns: `PlanFacts` and `Admitted`. May not know: who listens, what a step costs.
+Read next: `scheduler.py`, which makes one per plan; `engine/facts.py`, which holds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A sequence that began to run in a step, or came back after an eviction (`resumed`).
+
+    `num_cached_tokens` of its known tokens were found computed. `waited_s` is since its arrival.
+    """
+
+    request_id: str
+    index: int
+    waited_s: float
+    num_cached_tokens: int
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What a plan did, beside its slices.
+
+    `num_recomputed` tokens had been computed before an eviction. `served_by_class` are the tokens
+    of the step: urgent, normal, background.
+    """
+
+    admitted: tuple[Admitted, ...] = ()
+    num_preempted: int = 0
+    num_recomputed: int = 0
+    num_copies: int = 0
+    served_by_class: tuple[int, ...] = ()
+
+    @property
+    def num_prefix_hit_tokens(self) -> int:
+        """Tokens that nobody had to compute, because an equal prefix was found."""
+        return sum(one.num_cached_tokens for one in self.admitted)
