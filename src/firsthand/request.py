@@ -177,9 +177,9 @@ class Request:
     the one that a request of n = 1 with seed (seed + index) mod 2⁶⁴ gives.
 
     `tenant` is whose request it is, for fairness between tenants. Blocks of the cache are shared
-    only between requests of one `cache_salt`. `deadline_s`, on the engine's clock, ends it with
-    DEADLINE; None is no limit. A `grammar` has the last word on where a text may end, so nothing
-    that would move its end goes with it.
+    only between requests of one tenant and one `cache_salt`. `deadline_s`, on the engine's clock,
+    ends it with DEADLINE; None is no limit. A `grammar` has the last word on where a text may end,
+    so nothing that would move its end goes with it.
     """
 
     request_id: str

@@ -73,6 +73,33 @@ def test_drawn_tokens_are_found_too() -> None:
     bench.finish()
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"tenant": "a"}, {"tenant": "b"}),
+        ({"tenant": "a", "salt": "bc"}, {"tenant": "ab", "salt": "c"}),
+    ],
+)
+def test_s_52_a_tenant_finds_no_prefix_of_another(
+    one: dict[str, str], other: dict[str, str]
+) -> None:
+    """Also without a salt: how soon a first token comes would tell what another has asked."""
+    bench = Bench(shares=True, size=4)
+    found = []
+    for name, whose in (("mine", one), ("yours", other), ("again", one)):
+        bench.add(
+            name,
+            prompt=PROMPT,
+            new=1,
+            tenant=whose["tenant"],
+            salt=whose.get("salt", ""),
+        )
+        bench.step()
+        found += starts(bench)
+        bench.finish()
+    assert found == [0, 0, 4]
+
+
 def test_kv_4_kv_5_no_hit_across_salts_and_after_eviction() -> None:
     bench = Bench(shares=True, blocks=4, context=16)
     bench.add("a", prompt=PROMPT, new=1, salt="one")

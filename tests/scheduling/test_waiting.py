@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from firsthand.request import Priority
@@ -114,3 +116,16 @@ def test_static_requests_can_be_aborted_and_their_classes_are_counted() -> None:
     bench.abort("a")
     assert bench.machine.num_waiting + bench.machine.num_running == 0
     assert bench.machine.num_used_blocks == 0
+
+
+def test_thousands_of_followers_return_in_one_commit_without_a_stall() -> None:
+    """Sorting at each arrival made the cost of a commit the square of their number."""
+    bench = Bench(budget=4096, sequences=32, blocks=4096)
+    for number in range(32):
+        bench.add(f"r{number}", prompt=2, new=2, n=128)
+    plan = bench.machine.plan(0.0)
+    result = bench.model.run(plan)
+    began_s = time.thread_time()
+    bench.take(bench.machine.commit(plan, result, 0.0))
+    assert time.thread_time() - began_s < 1.0
+    assert bench.machine.num_waiting == 32 * 127

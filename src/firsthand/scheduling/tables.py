@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from firsthand.kvcache.prefix import PrefixCache
+from firsthand.request import Request
 from firsthand.scheduling.memory import Memory
 from firsthand.scheduling.plan import BlockCopy
 from firsthand.scheduling.sequence import NEVER, Sequence
@@ -144,7 +145,7 @@ class Tables:
             return (), 0
         chain = sequence.chain
         if chain is None:
-            chain = sequence.chain = prefix.chain(sequence.request.cache_salt)
+            chain = sequence.chain = prefix.chain(_scope(sequence.request))
         # The last known token is always computed, and a block is found whole or not at all.
         shared = prefix.match(chain, sequence.known, (len(sequence.known) - 1) // self._size)
         start = len(shared) * self._size
@@ -167,3 +168,9 @@ class Tables:
             return True
         pool.free(shared)
         return False
+
+
+def _scope(request: Request) -> str:
+    """Whose prefixes a request may find: those of its own tenant and salt. How long another's first
+    token took would tell what was asked before."""
+    return f"{len(request.tenant)}:{request.tenant}{request.cache_salt}"

@@ -84,17 +84,26 @@ class _Class:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.started: dict[int, Sequence] = {}
+        self._started: dict[int, Sequence] = {}
+        self._is_sorted = True
         self.fresh: dict[int, Sequence] = {}
         self.tenants: dict[str, _Tenant] = {}
+
+    @property
+    def started(self) -> dict[int, Sequence]:
+        """Sorted when somebody looks, not at each arrival: thousands can return in one step."""
+        if not self._is_sorted:
+            self._started = dict(sorted(self._started.items()))
+            self._is_sorted = True
+        return self._started
 
     def all(self) -> dict[int, Sequence]:
         return self.started | self.fresh
 
     def add(self, sequence: Sequence, step: int) -> None:
         if sequence.started:
-            self.started[sequence.sequence_id] = sequence
-            self.started = dict(sorted(self.started.items()))
+            self._is_sorted &= sequence.sequence_id > next(reversed(self._started), -1)
+            self._started[sequence.sequence_id] = sequence
             return
         self.fresh[sequence.sequence_id] = sequence
         self.tenant(sequence, step).waiting[sequence.sequence_id] = sequence
@@ -112,7 +121,7 @@ class _Class:
         return tenant
 
     def remove(self, sequence: Sequence) -> None:
-        if self.started.pop(sequence.sequence_id, None) is None:
+        if self._started.pop(sequence.sequence_id, None) is None:
             del self.fresh[sequence.sequence_id]
             del self.tenants[sequence.request.tenant].waiting[sequence.sequence_id]
 
