@@ -94,7 +94,8 @@ def compare(
     longest = max(LONGEST_PROMPT + output_tokens, prefix_tokens + OWN_TOKENS + 1)
     if longest > loaded.limits.context_length:
         raise ContextLengthExceeded(
-            "prefix_tokens", f"{longest} tokens exceed {loaded.limits.context_length}"
+            "output_tokens" if longest > prefix_tokens + OWN_TOKENS + 1 else "prefix_tokens",
+            f"{longest} tokens exceed the context of {loaded.limits.context_length}",
         )
     jobs = spread_jobs(concurrency, output_tokens, loaded.limits.vocab_size)
     for name in COMPARISONS:

@@ -24,7 +24,7 @@ from firsthand.engine.facts import StepFacts
 from firsthand.generation.llm import LLM
 from firsthand.measure.latency import Spread, check_sizes, format_of, spread_of, threads_of
 
-MAX_CONCURRENCY = 1024
+MAX_CONCURRENCY = 512  # a step has a token for each, and 512 at most
 
 
 @dataclass(frozen=True, slots=True)
