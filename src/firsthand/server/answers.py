@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from firsthand.errors import EngineError, FirsthandError
 from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.service import AsyncTextStream, StreamUsage
 from firsthand.request import FinishReason
 from firsthand.server.asking import Submitted
-from firsthand.server.errors import Refusal, internal_error, log_fault
+from firsthand.server.guard.refusal import Refused
 
 T = TypeVar("T")
 CLIENT_CLOSED = 499  # never sent; for the log
@@ -61,7 +62,7 @@ class Answers:
         )
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """Every piece with the index of its choice, as they come. Raises Refusal where an answer
+        """Every piece with the index of its choice, as they come. Raises an error where an answer
         ended by a failure; what it had until then is given first."""
         ended = False
         source = self._single() if len(self._submitted) == 1 else self._merged()
@@ -119,7 +120,7 @@ class Answers:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
-    def _failure(self, completion: Completion | None) -> Refusal | None:
+    def _failure(self, completion: Completion | None) -> FirsthandError | None:
         """What is told of an end that is no answer."""
         if completion is None:
             return None
@@ -127,17 +128,12 @@ class Answers:
         match completion.finish.reason:
             case FinishReason.DEADLINE:
                 when = f"after {num} tokens" if num else "before the first token"
-                return Refusal(
-                    504 if num else 408,
-                    "deadline_exceeded",
-                    f"the deadline passed {when}",
-                    headers={"x-should-retry": "false"} if num else {},
-                )
+                status = 504 if num else 408
+                return Refused(status, f"the deadline passed {when}", "deadline_exceeded")
             case FinishReason.CANCELLED:
-                return Refusal(503, "cancelled", f"ended by the operator after {num} tokens")
+                return Refused(503, f"ended by the operator after {num} tokens", "cancelled")
             case FinishReason.ERROR:
-                log_fault(self._request_id, str(completion.finish.cause))
-                return Refusal.of(internal_error(self._request_id))
+                return EngineError(str(completion.finish.cause))
             case _:
                 return None
 
@@ -154,13 +150,13 @@ async def _next_or_none(stream: AsyncTextStream) -> Chunk | None:
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when the client goes; then Refusal (never sent)."""
+    """The result of `work`, which is cancelled when the client goes; then Refused (never sent)."""
     task = asyncio.ensure_future(work)
     watcher = asyncio.create_task(_gone(request))
     try:
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Refusal(CLIENT_CLOSED, "client_closed", "the client is gone")
+            raise Refused(CLIENT_CLOSED, "the client is gone", "client_closed")
         return task.result()
     finally:
         for each in (task, watcher):

@@ -50,7 +50,7 @@ class Admission(Protocol):
     """Who may generate now."""
 
     def admit(self, ask: Ask) -> Ticket:
-        """Raises Refusal."""
+        """Raises Refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object
-from firsthand.server.errors import JSON, Refusal, validation_reply
+from firsthand.server.errors import JSON, invalid
+from firsthand.server.guard.refusal import Refused
 from firsthand.server.message_pack import has_more_items
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -40,7 +41,7 @@ class BodyLimits:
 async def read_body(
     request: Request, model: type[Body], limits: BodyLimits, *, message_pack: bool = False
 ) -> Body:
-    """The body as `model`. Raises Refusal: 400, 413, 415. `message_pack`: taken beside JSON."""
+    """The body as `model`. Raises Refused: 400, 413, 415. `message_pack`: taken beside JSON."""
     kind = _content_type(request, message_pack)
     content = await _read(request, limits.max_bytes)
     parse = _parse_json if kind == JSON else _parse_message_pack
@@ -62,7 +63,7 @@ def _media_type(request: Request) -> str:
 
 def _content_type(request: Request, message_pack: bool) -> str:
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise Refusal(415, "unsupported_media_type", "a compressed body is not taken")
+        raise Refused(415, "a compressed body is not taken", "unsupported_media_type")
     kind = _media_type(request)
     if kind == JSON:
         charset = request.headers.get("content-type", "").lower().partition("charset=")[2]
@@ -71,7 +72,7 @@ def _content_type(request: Request, message_pack: bool) -> str:
     elif message_pack and kind in MESSAGE_PACK_TYPES:
         return MESSAGE_PACK
     wanted = f"{JSON} or {MESSAGE_PACK}" if message_pack else JSON
-    raise Refusal(415, "unsupported_media_type", f"the body must be {wanted}, in UTF-8")
+    raise Refused(415, f"the body must be {wanted}, in UTF-8", "unsupported_media_type")
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -85,38 +86,32 @@ async def _read(request: Request, max_bytes: int) -> bytes:
             if len(content) > max_bytes:
                 raise _too_large(max_bytes)
     except ClientDisconnect as gone:
-        raise Refusal(400, "client_closed", "the body ended early") from gone
+        raise Refused(400, "the body ended early", "client_closed") from gone
     return bytes(content)
 
 
-def _too_large(max_bytes: int) -> Refusal:
+def _too_large(max_bytes: int) -> Refused:
     # The rest is not read, so the connection cannot be used again.
-    return Refusal(
-        413,
-        "body_too_large",
-        f"a body may have {max_bytes} bytes",
-        headers={"connection": "close"},
-    )
+    return Refused(413, f"a body may have {max_bytes} bytes", "body_too_large", close=True)
 
 
 def _parse_json(content: bytes, limits: BodyLimits) -> dict[str, Any]:
     try:
         return parse_json_object(content, "the body", limits.max_items)
     except CheckpointError as error:
-        raise Refusal(400, "invalid_value", str(error)) from error
+        raise Refused(400, str(error), "invalid_value") from error
 
 
 def _parse_message_pack(content: bytes, limits: BodyLimits) -> dict[str, Any]:
     if has_more_items(content, limits.max_items):
-        raise Refusal(
-            400, "invalid_value", f"the body: MessagePack of over {limits.max_items} items"
-        )
+        message = f"the body: MessagePack of over {limits.max_items} items"
+        raise Refused(400, message, "invalid_value")
     try:
         value = msgspec.msgpack.decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise Refusal(400, "invalid_value", "the body is no MessagePack") from error
+        raise Refused(400, "the body is no MessagePack", "invalid_value") from error
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise Refusal(400, "invalid_value", "the body: MessagePack is not an object")
+        raise Refused(400, "the body: MessagePack is not an object", "invalid_value")
     return value
 
 
@@ -125,4 +120,4 @@ def _validate(model: type[Body], value: dict[str, Any]) -> Body:
         return model.model_validate(value)
     except ValidationError as error:
         shown = error.errors(include_url=False, include_context=False, include_input=False)
-        raise Refusal.of(validation_reply(shown)) from error
+        raise invalid(shown) from error

@@ -1,10 +1,10 @@
 """Every error that leaves the server, in one shape: OpenAI's error body.
 
-Owns: the body, which status has which `type`, how the tree of `errors.py` and the framework's own
-exceptions become it, and that a fault of ours never says more than its request's id; the rest of
-it goes to the log.
+Owns: how refusals, the tree of `errors.py` and the framework's own exceptions become that body,
+and that a fault of ours never says more than its request's id; the rest of it goes to the log.
 May not know: routes, what a field means.
-Read next: `boundary.py` (faults that nobody expected), `../errors.py` (the tree).
+Read next: `guard/refusal.py` (`Refused`, which any part of the server raises), `boundary.py`
+(faults that nobody expected), `../errors.py` (the tree).
 
     {"error": {"message": …, "type": …, "param": … or null, "code": … or null}}
 """
@@ -31,7 +31,7 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.refusal import KINDS, Refused, error_body
 from firsthand.server.headers import request_id_of
 
 _LOG = logging.getLogger(__name__)
@@ -41,18 +41,6 @@ MAX_PARAM_CHARS = 200
 RESTART_RETRY_S = 2
 CAPACITY_RETRY_S = 1  # until the guard, which measures it, says better
 
-# The `type` of each status. What is not here is the caller's mistake below 500, ours from there.
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    409: "conflict_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "service_unavailable",
-    504: "timeout_error",
-}
 _WORDS = {404: "no such route", 405: "this route does not have that method"}
 
 
@@ -68,50 +56,20 @@ class ErrorReply:
 
     @property
     def type(self) -> str:
-        return _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else _FAULT)
+        return KINDS.get(self.status, "invalid_request_error" if self.status < 500 else _FAULT)
 
     def body(self) -> dict[str, dict[str, str | None]]:
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": None if self.param is None else self.param[:MAX_PARAM_CHARS],
-                "code": self.code,
-            }
-        }
+        param = None if self.param is None else self.param[:MAX_PARAM_CHARS]
+        return error_body(self.message, self.type, param, self.code)
 
     def response(self) -> Response:
         content = msgspec.json.encode(self.body())
         return Response(content, self.status, dict(self.headers), media_type=JSON)
 
 
-class Refusal(Exception):
-    """Raised by the server's own code to answer with an `ErrorReply`."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str | None,
-        message: str,
-        *,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.reply = ErrorReply(status, code, message, param, headers or {})
-
-    @classmethod
-    def of(cls, reply: ErrorReply) -> Refusal:
-        return cls(
-            reply.status, reply.code, reply.message, param=reply.param, headers=reply.headers
-        )
-
-
 def reply_for(fault: Exception, request_id: str) -> ErrorReply:
     """What a fault means to the caller; `request_id` is all that is said about an unknown one."""
     match fault:
-        case Refusal():
-            return fault.reply
         case Refused():
             headers = dict(fault.headers())
             return ErrorReply(fault.status, fault.code, fault.message, fault.param, headers)
@@ -140,7 +98,7 @@ def reply_and_log(fault: Exception, request_id: str) -> ErrorReply:
     reply = reply_for(fault, request_id)
     if isinstance(fault, EngineUnavailable):
         _LOG.warning("request %s: %s", request_id, fault)
-    elif reply.status == 500 and not isinstance(fault, Refusal):
+    elif reply.status == 500:
         log_fault(request_id, f"{type(fault).__name__}: {fault}")
     return reply
 
@@ -172,19 +130,18 @@ def install(app: FastAPI) -> None:
         code = "not_found" if status == 404 else None
         return ErrorReply(status, code, message, headers=fault.headers or {}).response()
 
-    async def validation(_: Request, fault: Exception) -> Response:
+    async def validation(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, RequestValidationError)
-        return validation_reply(fault.errors()).response()
+        return reply_for(invalid(fault.errors()), request_id_of(request.scope)).response()
 
-    app.add_exception_handler(Refusal, known)
     app.add_exception_handler(FirsthandError, known)
     app.add_exception_handler(Exception, unknown)  # it goes on to the boundary, which logs it
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, validation)
 
 
-def validation_reply(errors: object) -> ErrorReply:
-    """The reply for pydantic's list of what is wrong: one of them, the one that lies deepest, for
+def invalid(errors: object) -> Refused:
+    """The refusal for pydantic's list of what is wrong: one of them, the one that lies deepest, for
     that is the branch of a choice which came nearest to fitting."""
     assert isinstance(errors, list | tuple)
     worst = max(errors, key=lambda error: len(error["loc"]))
@@ -194,7 +151,7 @@ def validation_reply(errors: object) -> ErrorReply:
     if kind == "extra_forbidden":
         message = "no such field is supported"
     code = "unsupported_parameter" if unsupported else "invalid_value"
-    return ErrorReply(400, code, f"{param or 'the body'}: {message}", param)
+    return Refused(400, f"{param or 'the body'}: {message}", code, param)
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from firsthand.generation.service import Service
 from firsthand.server.asking import Admission, OpenDoor
 from firsthand.server.body import BodyLimits
-from firsthand.server.errors import Refusal
+from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Checks
 from firsthand.server.metrics import Metrics
 from firsthand.server.sse import StreamSettings
@@ -44,16 +44,12 @@ class House:
         return list({id(service): service for service in self.services.values()}.values())
 
     def find(self, name: str | None) -> tuple[str, Service]:
-        """The model that a body names, or the default one. Raises Refusal (404)."""
+        """The model that a body names, or the default one. Raises Refused (404)."""
         if name is None:
             name = next(iter(self.services))
         service = self.services.get(name)
         if service is None:
             known = ", ".join(self.services)
-            raise Refusal(
-                404,
-                "model_not_found",
-                f"model: {name[:MAX_NAME_CHARS]!r} is not here; there are {known}",
-                param="model",
-            )
+            message = f"model: {name[:MAX_NAME_CHARS]!r} is not here; there are {known}"
+            raise Refused(404, message, "model_not_found", "model")
         return name, service

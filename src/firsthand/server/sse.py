@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from firsthand.errors import FirsthandError
-from firsthand.server.errors import ErrorReply, Refusal, internal_error, reply_and_log
+from firsthand.server.errors import ErrorReply, internal_error, reply_and_log
 from firsthand.server.headers import request_id_of
 
 _LOG = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class EventStreamResponse(Response):
         try:
             async for data in self._events:
                 await wire.write(data)
-        except (FirsthandError, Refusal) as fault:
+        except FirsthandError as fault:
             await wire.write(error_event(reply_and_log(fault, request_id)))
         except Exception:
             _LOG.exception("request %s: unexpected fault in a stream", request_id)

@@ -1,7 +1,7 @@
 """`/v1/embeddings`: checked, and refused by name until a model here can give hidden states.
 
 Owns: its body. May not know: models.
-Read next: `../errors.py`.
+Read next: `../guard/refusal.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from firsthand.server.body import read_body
-from firsthand.server.errors import Refusal
+from firsthand.server.guard.refusal import Refused
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.wire.base import Name, Strict
@@ -39,11 +39,7 @@ def embeddings_router(house: House) -> APIRouter:
     async def embeddings(request: Request) -> Response:
         body = await read_body(request, EmbeddingsBody, house.body_limits)
         model, _ = house.find(body.model)
-        raise Refusal(
-            400,
-            "unsupported_parameter",
-            f"model: {model!r} generates text; its engine gives out no hidden states to pool",
-            param="model",
-        )
+        message = f"model: {model!r} generates text; its engine gives out no hidden states to pool"
+        raise Refused(400, message, "unsupported_parameter", "model")
 
     return router

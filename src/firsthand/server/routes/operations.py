@@ -21,7 +21,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from firsthand.generation.service import Service
-from firsthand.server.errors import JSON, Refusal
+from firsthand.server.errors import JSON
+from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Check
 from firsthand.server.house import House
 from firsthand.server.openapi import described
@@ -109,7 +110,6 @@ def _sum(checks: dict[str, Check], *, verbose: bool) -> Response:
         }
         return Response(encode_json(value), 503 if failed else 200, media_type=JSON)
     if failed:
-        raise Refusal(
-            503, "degraded", f"not well: {', '.join(failed)}", headers={"retry-after": "1"}
-        )
+        message = f"not well: {', '.join(failed)}"
+        raise Refused(503, message, "degraded", retry_after_s=1)
     return json_reply({"status": "ok"})

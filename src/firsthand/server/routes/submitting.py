@@ -54,7 +54,7 @@ async def check_grammar(service: Service, options: Options) -> None:
 def submit(
     house: House, request: Request, asked: Asked, prompts: Sequence[Prompt], options: Options
 ) -> Answers:
-    """Every prompt, admitted and submitted. Raises InvalidRequest, Refusal and what the service
+    """Every prompt, admitted and submitted. Raises InvalidRequest, Refused and what the service
     raises; then nothing runs."""
     body = asked.body
     n = body.n or 1
