@@ -146,6 +146,8 @@ def test_under_a_prefix_the_same_holds() -> None:
                 assert got in ([401], [200]), target
                 if got == [200]:
                     assert path in FREE, target
+        for target in ("/v1/models", "/llm/v1/models"):  # behind a proxy that cuts, and one not
+            assert statuses(server.exchange(ask("GET", target, headers=AUTH), 3)) == [200]
 
 
 def test_without_any_key_a_foreign_name_is_refused() -> None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from firsthand.server.guard.access import FREE, METRICS
+from firsthand.server.guard.access import FREE, METRICS, route_path
 from firsthand.server.guard.call import Call
 
 LOGGER = "firsthand"
@@ -83,7 +83,7 @@ def _level(scope: Mapping[str, Any], status: int) -> int:
     """Probes come every second or so, and say nothing that a change of state does not."""
     if status >= 500 and status != 503:
         return logging.ERROR
-    return logging.DEBUG if scope.get("path") in PROBES else logging.INFO
+    return logging.DEBUG if route_path(scope) in PROBES else logging.INFO
 
 
 class Quiet(logging.StreamHandler[TextIO]):

@@ -8,8 +8,9 @@ Read next: `middleware.py`.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from firsthand.server.guard.call import Caller
 from firsthand.server.guard.keys import KeyRing
@@ -52,6 +53,23 @@ class Access:
         if method not in ("GET", "HEAD"):
             return False
         return path in FREE or (path == METRICS and self.metrics_public)
+
+
+def route_path(scope: Mapping[str, Any]) -> str:
+    """The path as the router sees it: decoded, without the prefix under which we are served."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    if root and (path == root or path.startswith(root + "/")):
+        return path[len(root) :]
+    return path
+
+
+def take_prefix_once(scope: MutableMapping[str, Any]) -> None:
+    """The server puts our prefix before every path, as if a proxy had taken it away. Where none
+    has, it stands there twice; then one is taken away here, before anybody looks at the path."""
+    root = str(scope.get("root_path", ""))
+    if root and str(scope["path"]).startswith(f"{root}{root}/"):
+        scope["path"] = scope["path"][len(root) :]
+        scope["raw_path"] = scope["raw_path"][len(root) :]
 
 
 def presented_key(headers: Headers) -> str | None:

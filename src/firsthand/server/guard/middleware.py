@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from firsthand.server.guard.access import Access
+from firsthand.server.guard.access import Access, route_path, take_prefix_once
 from firsthand.server.guard.body import (
     BodyLimits,
     Disconnected,
@@ -101,6 +101,7 @@ class Guard:
     async def _guarded(self, scope: Scope, receive: Receive, answer: Answer, call: Call) -> None:
         rules, headers, method = self.rules, scope["headers"], scope["method"]
         check_head(method, scope["http_version"], headers, rules.limits)
+        take_prefix_once(scope)
         path = route_path(scope)
         call.caller = rules.access.caller(method, path, headers)
         generates = method == "POST" and path in GENERATING
@@ -209,14 +210,6 @@ async def send_refusal(send: Send, refused: Refused) -> None:
     headers += [(name.encode(), value.encode("latin-1")) for name, value in refused.headers()]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def route_path(scope: Scope) -> str:
-    """The path as the router sees it: decoded, without the prefix under which we are served."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    if root and (path == root or path.startswith(root + "/")):
-        return path[len(root) :]
-    return path
 
 
 def _without(
