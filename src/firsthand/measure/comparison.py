@@ -85,7 +85,7 @@ def compare(
     """
     for name in only:
         check_choice("only", name, COMPARISONS)
-    check_integer("concurrency", concurrency, 2, MAX_CONCURRENCY)
+    check_integer("concurrency", concurrency, 2, MAX_CONCURRENCY // 2)
     check_integer("output_tokens", output_tokens, 8)
     check_integer("prefix_tokens", prefix_tokens, 16)
     check_integer("repeats", repeats, 1)
