@@ -209,7 +209,9 @@ def test_one_sequence_of_several_is_aborted_alone() -> None:
         assert worker.num_requests == 0
 
 
-def test_every_sequence_is_told_when_the_engine_stops_or_dies() -> None:
+def test_every_sequence_is_told_when_the_engine_stops_or_dies(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for dies, wanted in ((False, FinishReason.CANCELLED), (True, FinishReason.ERROR)):
         runner = FakeRunner()
         runner.pause_in = 2
@@ -221,6 +223,7 @@ def test_every_sequence_is_told_when_the_engine_stops_or_dies() -> None:
                 worker.close(0.05)
             runner.gate.set()
             assert ends(list(stream)) == dict.fromkeys(range(3), wanted)
+        assert ("SystemExit" in caplog.text) is dies, "the log has the traceback"
 
 
 def test_kv_1_an_abort_takes_effect_within_one_step_from_any_state() -> None:

@@ -13,6 +13,7 @@ reader. An idle worker sleeps in the inbox's `get`.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -201,6 +202,7 @@ class Worker:
                     self._deliver(self._engine.step())
         except BaseException as fault:
             # Not raised again: it is told to each waiting request and to every later one.
+            logging.getLogger(__name__).exception("the engine's thread ends by a fault")
             finish = Finish(FinishReason.ERROR, f"the engine stopped: {shown(fault)}")
             self._closed_because = str(finish.cause)
         self._ended = True

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import logging
 import os
 import select
 import signal
@@ -232,6 +233,8 @@ def main(arguments: Sequence[str]) -> int:
             if engine is not None:
                 loop.run(engine)
         except Exception as error:
+            if not isinstance(error, FirsthandError):
+                logging.getLogger(__name__).exception("the engine's process ends by a fault")
             connection.send(Failed(to_fault(error)))
             connection.drain(LAST_WORDS_S)
             return 1
