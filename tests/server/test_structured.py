@@ -21,7 +21,6 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import ServiceOptions
 from firsthand.request import Finish, FinishReason
 from firsthand.server.app import build_app
-from firsthand.server.forms import tool_format_named
 from firsthand.server.house import House
 from firsthand.text.tool_calls import ToolFormat
 from tests.server.conftest import Client, Live, live_server
@@ -183,12 +182,6 @@ def test_forms_that_exclude_each_other(
     reply = ask("POST", CHAT, json={"messages": HELLO, **more})
     assert reply.status_code == 400
     assert reply.json()["error"]["param"].startswith(param)
-
-
-def test_the_names_of_formats() -> None:
-    assert tool_format_named("qwen") is ToolFormat.HERMES
-    with pytest.raises(Exception, match="hermes"):
-        tool_format_named("nobody's")
 
 
 RESPONSES = "/v1/responses"

@@ -25,7 +25,7 @@ from firsthand.server.wire.chat import ChatBody
 from firsthand.text.answers import AnswerForm, AnswerReader, Piece, read_answer
 from firsthand.text.grammars import END_THINK, THINK, of_response_format, with_reasoning
 from firsthand.text.reasoning import reasoning_of
-from firsthand.text.tool_calls import ToolFormat, format_of
+from firsthand.text.tool_calls import format_of
 from firsthand.text.tools import (
     ToolUse,
     chosen_tools,
@@ -214,16 +214,6 @@ def finish_of(completion: Completion | None, *, has_calls: bool) -> dict[str, An
     if has_calls and finish["finish_reason"] == "stop":
         finish["finish_reason"] = "tool_calls"
     return finish
-
-
-def tool_format_named(name: str) -> ToolFormat:
-    """Of an operator's setting. Raises InvalidRequest."""
-    from firsthand.text.tool_calls import FORMAT_NAMES
-
-    found = FORMAT_NAMES.get(name)
-    if found is None:
-        raise InvalidRequest("tool_call_parser", f"must be one of {', '.join(FORMAT_NAMES)}")
-    return found
 
 
 def _with_reasoning_names(message: Mapping[str, Any]) -> dict[str, Any]:

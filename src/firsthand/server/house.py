@@ -20,6 +20,7 @@ from firsthand.server.sse import StreamSettings
 from firsthand.text.tool_calls import ToolFormat
 
 MAX_NAME_CHARS = 80
+REASONING_FIELDS = ("reasoning", "reasoning_content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class House:
     stream: StreamSettings = field(default_factory=StreamSettings)
     version: str = "unknown"
     tool_format: ToolFormat | None = None
-    reasoning_fields: tuple[str, ...] = ("reasoning", "reasoning_content")
+    reasoning_fields: tuple[str, ...] = REASONING_FIELDS
 
     @property
     def models(self) -> list[Service]:

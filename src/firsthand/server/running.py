@@ -35,7 +35,7 @@ from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.gauges import GuardCollector
 from firsthand.server.guard.idempotency import Replies
 from firsthand.server.guard.middleware import Guard
-from firsthand.server.house import House
+from firsthand.server.house import REASONING_FIELDS, House
 from firsthand.server.lifecycle import Lifecycle
 from firsthand.server.listening import (
     address,
@@ -51,6 +51,7 @@ from firsthand.server.rules import bounds_of, keys_of, load_options, rules_of, s
 from firsthand.server.selfcheck import SelfAnswer, SelfCheck
 from firsthand.server.settings import Configured, Settings, changed
 from firsthand.server.sse import StreamSettings
+from firsthand.text.tool_calls import FORMAT_NAMES
 
 TICK_S = 1.0
 FAREWELL_S = 2.0  # for the last bytes of answers that were cut
@@ -193,6 +194,10 @@ def assemble(
         admission=GateAdmission(gate),
         body_limits=RouteLimits(max_bytes=settings.max_body_size),
         stream=StreamSettings(stall_s=settings.stall_timeout),
+        tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
+        reasoning_fields=REASONING_FIELDS
+        if settings.reasoning_field == "both"
+        else (settings.reasoning_field,),
     )
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))

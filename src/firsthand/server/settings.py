@@ -33,6 +33,7 @@ from firsthand.server.setting_kinds import (
     Text,
     Words,
 )
+from firsthand.text.tool_calls import FORMAT_NAMES
 
 MAX_FILE_BYTES = 1 << 20
 PREFIX = "FIRSTHAND_"
@@ -108,6 +109,17 @@ class Settings:
     chat_template: Annotated[
         Path | None, About(File(), "A file with a chat template, in place of the model's own.")
     ] = None
+    tool_call_parser: Annotated[
+        str,
+        About(Choice("auto", *FORMAT_NAMES), "How the model calls tools; auto: as its template."),
+    ] = "auto"
+    reasoning_field: Annotated[
+        str,
+        About(
+            Choice("both", "reasoning", "reasoning_content"),
+            "The name under which reasoning is given out; both: twice the same text.",
+        ),
+    ] = "both"
     # The address
     host: Annotated[str, About(Text(), "Address to listen on; a public one needs a key.")] = (
         "127.0.0.1"
