@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from firsthand.engine import grammar_worker
 from firsthand.engine.grammar_worker import ByteVocabulary, compiled
 from firsthand.errors import InvalidRequest
 from firsthand.text.answers import AnswerForm, read_answer
-from firsthand.text.grammars import with_reasoning
+from firsthand.text.grammars import JSON_SPACE, with_reasoning
 from firsthand.text.tool_calls import ToolFormat
 from firsthand.text.tools import (
     ToolUse,
@@ -102,6 +103,14 @@ def test_strict_tools_are_kept_also_where_text_is_free(format: ToolFormat) -> No
     assert is_of(once, call(format, "ping", "{}")) is True
     again = call(format, "ping", "{}") + call(format, "ping", "{}")
     assert is_of(once, again) is False
+
+
+@pytest.mark.parametrize("format", list(ToolFormat))
+def test_white_space_in_a_call_has_an_end(format: ToolFormat) -> None:
+    use = ToolUse(TOOLS, "required", True, format)
+    for space, right in (("  ", True), ("\n    ", True), ("\n\n", False), ("\n\t\n", False)):
+        assert is_of(use, call(format, "ping", f"{{{space}}}")) is right, repr(space)
+    assert JSON_SPACE == grammar_worker.JSON_SPACE
 
 
 def test_nothing_to_keep_is_no_grammar() -> None:

@@ -22,6 +22,8 @@ from firsthand.request import Grammar, GrammarKind
 
 MAX_CHOICES = 4096
 MAX_NAME_CHARS = 64
+# In JSON within rules; for a schema alone, whoever compiles it knows the same.
+JSON_SPACE = r"\x20{1,2}|\r?\n[\x20\t]{0,32}"
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _NOTES = frozenset(("$schema", "$id", "$comment", "title", "description"))  # that ask for nothing
 

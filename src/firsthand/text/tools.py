@@ -17,7 +17,7 @@ from typing import Any, Literal
 from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
 from firsthand.request import Grammar, GrammarKind
-from firsthand.text.grammars import ANY_OBJECT, json_text
+from firsthand.text.grammars import ANY_OBJECT, JSON_SPACE, json_text
 from firsthand.text.tool_calls import BEGIN_CALL, END_CALL, ToolFormat
 
 MAX_TOOLS = 128
@@ -92,7 +92,8 @@ def tool_grammar(use: ToolUse, field: str = "tools") -> Grammar | None:
         return None
     rules = _hermes_rules(use) if use.format is ToolFormat.HERMES else _llama3_rules(use)
     key = "arguments" if use.format is ToolFormat.HERMES else "parameters"
-    call = {"anyOf": [_call_schema(tool, key, use.mode) for tool in use.tools]}
+    call: dict[str, Any] = {"x-guidance": {"whitespace_pattern": JSON_SPACE}}
+    call["anyOf"] = [_call_schema(tool, key, use.mode) for tool in use.tools]
     text = f"{rules}call: %json {json_text(call, field)}\n"
     return Grammar(GrammarKind.LARK, text, field=field)
 
