@@ -220,9 +220,9 @@ def draws_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """SAMPLE-7: the random number depends on the place in the batch."""
     sample = Sampler.__call__
 
-    def shifted(self: Sampler, logits: NDArray[np.float32], draws: Any) -> Sampled:
+    def shifted(self: Sampler, logits: NDArray[np.float32], draws: Any, masks: Any) -> Sampled:
         moved = [draw._replace(seed=draw.seed + row) for row, draw in enumerate(draws)]
-        return sample(self, logits, moved)
+        return sample(self, logits, moved, masks)
 
     monkeypatch.setattr(Sampler, "__call__", shifted)
 
@@ -231,8 +231,9 @@ def penalty_of_the_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     """SAMPLE-5: every row gets the settings of the first."""
     sample = Sampler.__call__
 
-    def first(self: Sampler, logits: NDArray[np.float32], draws: Any) -> Sampled:
-        return sample(self, logits, [one._replace(sampling=draws[0].sampling) for one in draws])
+    def first(self: Sampler, logits: NDArray[np.float32], draws: Any, masks: Any) -> Sampled:
+        alike = [one._replace(sampling=draws[0].sampling) for one in draws]
+        return sample(self, logits, alike, masks)
 
     monkeypatch.setattr(Sampler, "__call__", first)
 
