@@ -269,9 +269,9 @@ def test_a_large_vocabulary_loads_fast(write_folder: WriteFolder) -> None:
         assert merges
 
     folder = write_folder(change)
-    started = time.perf_counter()
+    started = time.process_time()  # of this program alone: the machine may be busy
     vocabulary_from_folder(folder)
-    assert time.perf_counter() - started < 5.0
+    assert time.process_time() - started < 5.0
 
 
 LONG: list[Any] = [
