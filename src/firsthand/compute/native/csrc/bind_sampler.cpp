@@ -175,13 +175,11 @@ double token_logprob(const Row& logits, int64_t token_id) {
 }
 
 nb::object row_masses(const Row& logits, const nb::tuple& numbers, const nb::tuple& logit_bias,
-                      const nb::tuple& history, int64_t num_prompt_tokens,
-                      const std::string& isa) {
+                      const nb::tuple& history, int64_t num_prompt_tokens, const std::string& isa) {
   const std::span<const float> row = checked(logits);
   const sampler::Settings taken = settings(numbers, logit_bias, -1);
-  const sampler::Draw draw{.settings = &taken,
-                           .history = token_ids(history),
-                           .num_prompt_tokens = num_prompt_tokens};
+  const sampler::Draw draw{
+      .settings = &taken, .history = token_ids(history), .num_prompt_tokens = num_prompt_tokens};
   std::string error;
   const auto masses =
       sampler::row_masses(row, draw, sampler::choose_row_kernels(isa.c_str()), error);
@@ -197,12 +195,13 @@ int64_t drawn(const std::vector<uint64_t>& masses, uint64_t bits) {
 
 void bind_sampler(nb::module_& m) {
   nb::class_<sampler::Settings>(m, "SampleSettings")
-      .def("__init__",
-           [](sampler::Settings* self, const nb::tuple& numbers, const nb::tuple& logit_bias,
-              int64_t num_logprobs) {
-             new (self) sampler::Settings(settings(numbers, logit_bias, num_logprobs));
-           },
-           "numbers"_a, "logit_bias"_a, "num_logprobs"_a);
+      .def(
+          "__init__",
+          [](sampler::Settings* self, const nb::tuple& numbers, const nb::tuple& logit_bias,
+             int64_t num_logprobs) {
+            new (self) sampler::Settings(settings(numbers, logit_bias, num_logprobs));
+          },
+          "numbers"_a, "logit_bias"_a, "num_logprobs"_a);
   nb::class_<Memory>(m, "SampleMemory").def(nb::init<>());
   m.def("sample_rows", &sample_rows, "logits"_a, "settings"_a, "seeds"_a, "positions"_a,
         "histories"_a, "token_ids"_a, "memory"_a, "threads"_a.none() = nb::none(), "isa"_a = "",

@@ -207,8 +207,7 @@ std::string with_final_logits(std::span<const float> row, const Draw& draw,
 
 // Kept out of line, so that no arithmetic moves out of its caller's DefaultFloatMode.
 [[gnu::noinline]] void sample_row_in_mode(std::span<const float> row, const Draw& draw,
-                                          const RowKernels& kernels, Scratch& s,
-                                          Outcome& outcome) {
+                                          const RowKernels& kernels, Scratch& s, Outcome& outcome) {
   Peak raw{};
   outcome.error = with_final_logits(
       row, draw, kernels, s, raw, [&](auto logits, const auto& loops, const Peak& peak) {
@@ -233,14 +232,14 @@ void fill_row_masses(std::span<const T> logits, const RowLoops<T>& loops, const 
 }
 
 [[gnu::noinline]] void row_masses_in_mode(std::span<const float> row, const Draw& draw,
-                                          const RowKernels& kernels,
-                                          std::vector<uint64_t>& masses, std::string& error) {
+                                          const RowKernels& kernels, std::vector<uint64_t>& masses,
+                                          std::string& error) {
   Scratch s;
   Peak raw{};
-  error = with_final_logits(
-      row, draw, kernels, s, raw, [&](auto logits, const auto& loops, const Peak& peak) {
-        fill_row_masses(logits, loops, peak, kernels, *draw.settings, masses);
-      });
+  error = with_final_logits(row, draw, kernels, s, raw,
+                            [&](auto logits, const auto& loops, const Peak& peak) {
+                              fill_row_masses(logits, loops, peak, kernels, *draw.settings, masses);
+                            });
 }
 
 [[gnu::noinline]] void token_logprob_in_mode(std::span<const float> row, int64_t token_id,
@@ -293,7 +292,8 @@ std::vector<Outcome> sample_rows(const float* logits, int64_t vocab_size,
                                  std::span<const Draw> draws, const RowKernels& kernels,
                                  Threads* threads, std::vector<Scratch>& memory) {
   std::vector<Outcome> outcomes(draws.size());
-  memory.resize(std::max(memory.size(), threads == nullptr ? size_t{1} : static_cast<size_t>(threads->count())));
+  memory.resize(std::max(memory.size(),
+                         threads == nullptr ? size_t{1} : static_cast<size_t>(threads->count())));
   const auto size = static_cast<size_t>(vocab_size);
   const auto run = [&](int64_t begin, int64_t end, int thread) {
     for (int64_t i = begin; i < end; ++i) {

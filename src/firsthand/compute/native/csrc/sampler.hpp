@@ -89,14 +89,14 @@ struct Candidate {
 
 // The memory of one thread. It grows to what a row needs, and tells nothing about the next row.
 struct Scratch {
-  std::vector<int32_t> ids;     // of the tokens that are left, rising
-  std::vector<double> logits;        // theirs
-  std::vector<uint64_t> masses;      // theirs
+  std::vector<int32_t> ids;      // of the tokens that are left, rising
+  std::vector<double> logits;    // theirs
+  std::vector<uint64_t> masses;  // theirs
   std::vector<Candidate> candidates;
-  std::vector<uint64_t> sums;        // of the blocks of a whole row
-  std::vector<float> masked;         // a row of which a mask allows a part
-  std::vector<double> adjusted;      // a row after penalties
-  std::vector<int32_t> uses;         // by token id: 1 + its count in the output; 0 between rows
+  std::vector<uint64_t> sums;    // of the blocks of a whole row
+  std::vector<float> masked;     // a row of which a mask allows a part
+  std::vector<double> adjusted;  // a row after penalties
+  std::vector<int32_t> uses;     // by token id: 1 + its count in the output; 0 between rows
 };
 
 // One outcome per row of logits (draws, V). Bad logits, or ids outside the row, give an error in

@@ -135,8 +135,7 @@ template <class T>
 void keep_top_p(const Row<T>& row, const RowLoops<double>& loops, double top_p, Scratch& s) {
   const int64_t size = std::ssize(row.logits);
   s.sums.resize(static_cast<size_t>((size + kBlock - 1) / kBlock));
-  const uint64_t total =
-      row.loops.block_masses(row.logits.data(), size, row.scale, s.sums.data());
+  const uint64_t total = row.loops.block_masses(row.logits.data(), size, row.scale, s.sums.data());
   const uint64_t needed = share_of(top_p, total);
   for (double distance = 2.0 - natural_log(1.0 - top_p);; distance += 3.0) {
     gather(row, loops, within(row, std::min(distance, kMassless)), s);
