@@ -15,12 +15,13 @@ operating system gives a page when the first token is written into it.
 from __future__ import annotations
 
 import math
-import mmap
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from firsthand.memory.reservation import Reservation
 
 KVType = Literal["float16", "float32", "int8"]
 KVLayout = Literal["tiles", "rows"]
@@ -178,13 +179,6 @@ class KVArrays:
 
 
 def reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Address space whose small pages come when they are written. Huge pages would have the first
-    token of every layer wait while megabytes are cleared (docs/experiments.md)."""
-    num_bytes = math.prod(shape) * dtype.itemsize
-    try:
-        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError):
-        raise MemoryError(f"{num_bytes} bytes of address space") from None
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, dtype=dtype).reshape(shape)
+    """An array whose memory is reserved, not filled. Raises MemoryError."""
+    memory = Reservation(math.prod(shape) * dtype.itemsize)
+    return np.frombuffer(memory.view(0, memory.num_bytes), dtype=dtype).reshape(shape)
