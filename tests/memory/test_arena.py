@@ -106,23 +106,6 @@ def test_a_pinned_range_stays_and_what_could_not_help_is_not_moved() -> None:
     assert moves == [(8, 0, 8), (16, 8, 8)]
 
 
-def test_only_what_was_written_is_moved() -> None:
-    moves = []
-    arena = Arena(40, granule=4, move=lambda *move: moves.append(move), clock=lambda: 0.0)
-    for _ in range(4):
-        arena.allocate(8)
-    arena.written(1, 3)
-    arena.written(2, 0)
-    arena.written(1, 5)  # the last word counts
-    arena.free(0)
-    assert arena.allocate(16) is not None
-    assert moves == [(8, 0, 5), (24, 16, 8)]
-    assert arena.facts().num_moved == 13
-    with pytest.raises(ValueError, match="9 units are not in range 1"):
-        arena.written(1, 9)
-    checked(arena)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -64,7 +64,7 @@ class Arena:
     `move(source, target, length)` has the content follow its range. It is called with the lock
     held: it must not call back. A move that raises must have moved nothing; the ranges moved
     before it stay where they are now, and the allocation fails with its exception. A range moves
-    whole, unless `written` has said how much of it counts.
+    whole: pages of it that nobody wrote are resident from then on.
 
     Safe from any thread. A start is true only until the next allocation, unless it is pinned: a
     pinned range is never moved.
@@ -82,7 +82,6 @@ class Arena:
         self._lock = threading.Lock()
         self._holes = [Range(0, num_units)]  # by start
         self._held: dict[int, Range] = {}
-        self._written: dict[int, int] = {}
         self._pins: Counter[int] = Counter()
         self._next_id = 0  # never used twice, so that an id of the past is always noticed
         self._num_used = self._most_used = 0
@@ -121,7 +120,6 @@ class Arena:
             if range_id in self._pins:
                 raise ValueError(f"range {range_id} is pinned")
             del self._held[range_id]
-            self._written.pop(range_id, None)
             self._num_used -= freed.length
             self._add_hole(freed)
 
@@ -133,14 +131,6 @@ class Arena:
     def length(self, range_id: int) -> int:
         with self._lock:
             return self._find(range_id).length
-
-    def written(self, range_id: int, num_units: int) -> None:
-        """Only so many units from its start are worth keeping: until the next word of it, no more
-        than they is moved. Pages that nobody wrote are then not filled by moving them."""
-        with self._lock:
-            if not 0 <= num_units <= self._find(range_id).length:
-                raise ValueError(f"{num_units} units are not in range {range_id}")
-            self._written[range_id] = num_units
 
     @contextmanager
     def pinned(self, range_id: int) -> Iterator[Range]:
@@ -209,11 +199,9 @@ class Arena:
         try:
             for range_id, target in moves:
                 held = self._held[range_id]
-                length = self._written.get(range_id, held.length)
-                if length:
-                    self._move(held.start, target, length)
+                self._move(held.start, target, held.length)
                 self._held[range_id] = Range(target, held.length)
-                self._num_moved += length
+                self._num_moved += held.length
         finally:
             self._num_compactions += 1
             self._compaction_s += self._clock() - began_s
