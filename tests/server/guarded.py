@@ -101,7 +101,7 @@ def guarded(script: Script | None = None, **values: object) -> Iterator[Guarded]
     async def main() -> None:
         service = TimedService(script)
         configured = Configured(settings, {})
-        running = assemble(configured, lambda: configured, service, 0.0)
+        running = assemble(configured, lambda: configured, service, 0.0, asyncio.Event())
         assert running.lifecycle.selfcheck is not None
         running.lifecycle.selfcheck.looked_up = True
         server.append(uvicorn.Server(uvicorn_config(settings, around(running), running.peers)))

@@ -381,13 +381,19 @@ def runs(pid: int) -> bool:
 
 
 @contextmanager
-def started(folder: Path, model: Path, *flags: str, **variables: str) -> Iterator[Server]:
+def started(
+    folder: Path,
+    model: Path,
+    *flags: str,
+    program: str = "from firsthand.cli.main import main; main()",
+    **variables: str,
+) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / "log"
     command = [
-        sys.executable, "-c", "from firsthand.cli.main import main; main()", "serve", str(model),
+        sys.executable, "-c", program, "serve", str(model),
         "--port", str(port), "--log-format", "json", "--served-model-name", "micro", *flags,
     ]  # fmt: skip
     with log.open("w") as out:
@@ -434,8 +440,29 @@ def test_ops_6_a_signal_before_anything_is_there(tmp_path: Path, micro_folder: P
         with started(tmp_path, micro_folder) as server:
             time.sleep(delay_s)
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(20) in (0, -signal.SIGTERM)
+            assert server.process.wait(60) in (0, -signal.SIGTERM)
         assert "Traceback" not in server.log.read_text()
+
+
+SIGNAL_AT_THE_END_OF_THE_START = """
+import os, signal
+from firsthand.cli.main import main
+from firsthand.generation.service import Service
+read = Service._read_source
+async def read_and_be_told(service):
+    await read(service)
+    os.kill(os.getpid(), signal.SIGTERM)
+Service._read_source = read_and_be_told
+main()
+"""
+
+
+@pytest.mark.native
+def test_ops_6_a_signal_in_the_last_moment_of_the_start(tmp_path: Path, micro_folder: Path) -> None:
+    """The loop hears of it when the start has ended already."""
+    with started(tmp_path, micro_folder, program=SIGNAL_AT_THE_END_OF_THE_START) as server:
+        assert server.process.wait(60) == 0, server.log.read_text()
+    assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.native

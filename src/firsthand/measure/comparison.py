@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import secrets
 import statistics
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -172,25 +173,36 @@ def _paired(
 
 
 def _served(loaded: LoadedModel, jobs: Sequence[Job]) -> Run:
-    """All handed over at once; tokens of all by the time to the last one."""
+    """Tokens of all by the time from the first step to the last one. They are handed over while the
+    engine is held after a step of another request, so that every run plans the same steps."""
     steps: list[StepFacts] = []
     fragmentation = 0.0
+    held, all_there = threading.Event(), threading.Event()
     with LLM(loaded) as llm:
 
         def listen(step: StepFacts) -> None:
             nonlocal fragmentation
+            if not all_there.is_set():
+                held.set()
+                all_there.wait()
+                return
             steps.append(step)
             arena = llm.arena()
             if arena is not None and step.num_waiting:
                 fragmentation = max(fragmentation, arena.fragmentation)
 
         with llm.listening(listen):
+            first = llm.stream(jobs[0][0][:1], max_tokens=1, temperature=0, ignore_end=True)
+            try:
+                held.wait()
+                streams = [
+                    llm.stream(prompt, max_tokens=new, temperature=0, ignore_end=True)
+                    for prompt, new in jobs
+                ]
+            finally:
+                all_there.set()
             started_s = time.perf_counter()
-            streams = [
-                llm.stream(prompt, max_tokens=new, temperature=0, ignore_end=True)
-                for prompt, new in jobs
-            ]
-            for stream in streams:
+            for stream in (first, *streams):
                 stream.completion()
             seconds = time.perf_counter() - started_s
         arena = llm.arena()

@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import uvicorn
@@ -69,7 +69,7 @@ class Running:
     guard: Guard
     lifecycle: Lifecycle
     peers: Peers
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event
 
     @property
     def settings(self) -> Settings:
@@ -143,9 +143,10 @@ async def run_server(
     check_exposure(settings, keys)
     options = service_options(settings)
     listeners, admin = bind(settings), bind_admin(settings)
+    stopping = asyncio.Event()
     try:
-        async with await _or_signal(Service.start(options)) as service:
-            running = assemble(configured, reread, service, started_s)
+        async with await _or_signal(Service.start(options), stopping) as service:
+            running = assemble(configured, reread, service, started_s, stopping)
             public = listener_of(uvicorn_config(settings, around(running), running.peers))
             servers = [(public, listeners)]
             if admin is not None:
@@ -169,7 +170,11 @@ def remove_sockets(settings: Settings) -> None:
 
 
 def assemble(
-    configured: Configured, reread: Callable[[], Configured], service: Service, started_s: float
+    configured: Configured,
+    reread: Callable[[], Configured],
+    service: Service,
+    started_s: float,
+    stopping: asyncio.Event,
 ) -> Running:
     """The parts, connected; nothing runs yet."""
     settings, clock = configured.settings, service.clock
@@ -211,7 +216,7 @@ def assemble(
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
     GuardCollector(gate, peers, guard.replies, selfcheck).register(metrics.registry)
-    running.append(Running(configured, reread, service, gate, guard, lifecycle, peers))
+    running.append(Running(configured, reread, service, gate, guard, lifecycle, peers, stopping))
     return running[0]
 
 
@@ -247,15 +252,15 @@ class Interrupted(Exception):
     """A signal came before the server was there."""
 
 
-async def _or_signal(starting: Any) -> Service:
-    """What `starting` gives; raises Interrupted when a signal to end comes first."""
+async def _or_signal(starting: Any, stopping: asyncio.Event) -> Service:
+    """What `starting` gives; raises Interrupted when a signal to end comes first. One that comes
+    after it, before `_serve` listens for signals, is kept in `stopping`."""
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     task = asyncio.ensure_future(starting)
-    waiter = asyncio.ensure_future(ended.wait())
+    waiter = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         task.cancel()
