@@ -6,10 +6,12 @@ Read next: README.md. A block runs if `<!-- runs -->` stands above it.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,24 @@ def test_both_readmes_name_every_command() -> None:
 
     for command in build_app().registered_commands:
         assert re.search(rf"`(firsthand )?{command.name}\b", ENGLISH), command.name
+
+
+def table(document: str, heading: str) -> dict[str, str]:
+    """Rows of the first table under a heading: the names in its first cell, and the second cell."""
+    section = document.split(f"## {heading}", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+    return {name: value for names, value in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_the_page_for_python_has_every_option_and_its_default() -> None:
+    from firsthand.generation.load_options import LoadOptions
+    from firsthand.generation.options import Options
+    from firsthand.request import FinishReason
+
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    shown = table(page, "Options of a load")
+    defaults = {field.name: field.default for field in fields(LoadOptions)}
+    assert {name: ast.literal_eval(value.strip("`")) for name, value in shown.items()} == defaults
+    assert set(table(page, "Options of an answer")) == set(Options.__annotations__)
+    reasons = table(page, "What comes back")["finish_reason"]
+    assert re.findall(r"`(\w+)`", reasons) == [reason.value for reason in FinishReason]

@@ -20,3 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(generation, name)
     raise AttributeError(f"module 'firsthand' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

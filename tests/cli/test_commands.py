@@ -445,3 +445,8 @@ def test_inspect_the_real_models(smollm2_path: Path, gemma3_path: Path) -> None:
     gemma3 = called("inspect", str(gemma3_path))
     assert (gemma3["architecture"], gemma3["spec"]) == ("gemma3", None)
     assert "gemma3" in gemma3["problem"]
+
+
+def test_verify_refuses_a_name_before_it_looks_for_the_model() -> None:
+    error = called("verify", "no-such-model", "--only", "nonsense", code=2)["error"]
+    assert error["message"].startswith("only")

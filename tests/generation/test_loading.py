@@ -47,6 +47,8 @@ from firsthand.weights.sources import Quantization
         ("deterministic", {"deterministic": True}),
         ("threads", {"executor": "torch", "threads": 2}),
         ("disabled_rules", {"executor": "torch", "disabled_rules": ("fuse",)}),
+        ("threads", {"threads": 100_000}),
+        ("device", {"device": "cuda"}),
     ],
 )
 def test_an_option_out_of_range_or_without_use_is_refused(

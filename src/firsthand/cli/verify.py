@@ -44,7 +44,7 @@ def verify(
 ) -> None:
     """Prove that a request has equal bits alone and in company, on a model of yours."""
     with reported(as_json):
-        from firsthand.evaluate.parity import load_for_proof, prove
+        from firsthand.evaluate.parity import checked_names, load_for_proof, prove
         from firsthand.evaluate.sabotage import sabotaged
         from firsthand.generation.load_options import LoadOptions
         from firsthand.measure.latency import format_of, threads_of
@@ -52,7 +52,7 @@ def verify(
         if batch_parity and only:
             raise InvalidRequest("batch_parity", "is --only company; give one of the two")
         install = sabotaged(sabotage)
-        names = ("company",) if batch_parity else tuple(only or ())
+        names = checked_names(["company"] if batch_parity else only or [])
         began_s = time.perf_counter()
         report = progress()
         loaded = load_for_proof(

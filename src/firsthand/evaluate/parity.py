@@ -118,6 +118,13 @@ def load_for_proof(
     return loaded
 
 
+def checked_names(only: Collection[str]) -> tuple[str, ...]:
+    """Raises InvalidRequest for a name that is none of `PROPERTIES`."""
+    for name in only:
+        check_choice("only", name, tuple(PROPERTIES))
+    return tuple(only)
+
+
 def prove(
     loaded: LoadedModel,
     only: Collection[str] = (),
@@ -127,8 +134,7 @@ def prove(
 ) -> Iterator[Outcome]:
     """Each property in turn, the first one that fails as the last. `only` names some of
     `PROPERTIES`; `install` may put a fault in, to see that it is found."""
-    for name in only:
-        check_choice("only", name, tuple(PROPERTIES))
+    checked_names(only)
     if not isinstance(loaded.executor, NativeExecutor):
         raise InvalidRequest("executor", "equal bits are the promise of the native executor")
     requests = workload.requests(loaded.limits.vocab_size, 4 if thorough else 1)

@@ -13,6 +13,7 @@ from typing import Literal, TypedDict, get_args
 
 from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.buckets import check_buckets
+from firsthand.config import MAX_THREADS
 from firsthand.errors import InvalidRequest
 from firsthand.kvcache.arrays import TILE, KVLayout, KVType
 from firsthand.kvcache.paged import BLOCK_SIZE
@@ -107,9 +108,10 @@ class LoadOptions:
         check_integer("block_size", self.block_size, TILE, MAX_BLOCK_SIZE)
         if self.block_size % TILE:
             raise InvalidRequest("block_size", f"must be a multiple of {TILE}")
-        for name in ("max_context", "threads"):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), 1)
+        if self.max_context is not None:
+            check_integer("max_context", self.max_context, 1)
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1, MAX_THREADS)
         least = 1 if self.max_sequences is None else self.max_sequences
         Limits(1, 1, least, self.max_step_tokens)  # refused now, not after a load
         share_of(self.memory_limit)
@@ -120,7 +122,8 @@ class LoadOptions:
         if not isinstance(rules, list | tuple) or not all(isinstance(r, str) for r in rules):
             raise InvalidRequest("disabled_rules", f"must be a list of names, not {shown(rules)}")
         if self.executor == "native":
-            check_choice("device", self.device, ("cpu",))
+            if self.device != "cpu":
+                raise InvalidRequest("device", f"{shown(self.device)} needs executor torch")
             _refuse("attention", self.attention is not None, "torch")
             _refuse("compile", self.compile, "torch")
             _refuse("compile_buckets", self.compile_buckets is not None, "torch")
