@@ -15,14 +15,23 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.quant.formats import WeightSource
+from firsthand.quant.formats import Format, Weight, WeightSource
+
+
+class Matrix(Protocol):
+    """What reads a matrix that a file holds in several tensors (`bundles.py`)."""
+
+    @property
+    def format(self) -> Format: ...
+    def rows(self, start: int, stop: int) -> Weight: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """One tensor of a file. `shape` has the outermost dimension first: a matrix is (N, K).
 
-    `kind` is the file's own word in capitals: F32, F16, BF16, Q4_1, Q6_K, …
+    `kind` is the file's own word in capitals: F32, F16, BF16, Q4_1, Q6_K, … With `matrix` the
+    tensor stands for several, `kind` is ours, and file and offset are those of the codes.
     """
 
     name: str
@@ -31,6 +40,7 @@ class TensorInfo:
     num_bytes: int
     file: str
     offset: int  # of the first byte, from the beginning of `file`
+    matrix: Matrix | None = None
 
     @property
     def num_elements(self) -> int:

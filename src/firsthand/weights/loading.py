@@ -24,6 +24,8 @@ from firsthand.weights.checkpoint import Checkpoint, GgufLayout, Slot, TensorInf
 from firsthand.weights.sources import (
     FileSource,
     Quantization,
+    held_format,
+    is_readable,
     open_source,
     read_vector,
     wished_format,
@@ -154,7 +156,7 @@ def planned_bytes(
         info = infos.get(slot.name)
         if info is None:
             continue
-        held = wished_format(ggml.format_of(info.kind), quantization, is_head=slot.is_head)
+        held = wished_format(info, quantization, is_head=slot.is_head)
         size = held.num_bytes(*slot.shape) if len(slot.shape) == 2 else 4 * slot.shape[0]
         places[info.file, info.offset] = size
     return sum(places.values())
@@ -173,7 +175,7 @@ def _hand_over(
         sink.load_vector(slot.name, values)
         return LoadedTensor(slot.name, info.kind, "float32", info.num_bytes, values.nbytes)
     n, k = slot.shape
-    file = FileSource(checkpoint, info, slot.name, (n, k), ggml.format_of(info.kind), rope_heads)
+    file = FileSource(checkpoint, info, slot.name, (n, k), held_format(info), rope_heads)
     source = open_source(file, quantization, is_head=slot.is_head)
     sink.load_weight(source)
     return _loaded(info, slot, source.format)
@@ -214,7 +216,7 @@ def _match(checkpoint: Checkpoint, slots: Sequence[Slot], layout: GgufLayout | N
     if problems:
         raise CheckpointError(checkpoint.path, _listed("tensors do not fit the model", problems))
     found = {slot.name: candidates[slot.name][0] for slot in slots if slot.name in candidates}
-    unread = [f"{i.name!r} is {i.kind}" for i in found.values() if not ggml.is_known(i.kind)]
+    unread = [f"{i.name!r} is {i.kind}" for i in found.values() if not is_readable(i)]
     if unread:
         what = "tensors in number formats that are not supported"
         raise UnsupportedModel(f"{checkpoint.path}: {_listed(what, unread)}")
@@ -242,6 +244,8 @@ def _problems(
 def _check_bytes(info: TensorInfo, slot: Slot) -> None:
     """The bytes must be the shape's, and the heads must cut the rows evenly."""
     k = info.shape[-1]
+    if info.matrix is not None:
+        return
     try:
         row_bytes = ggml.bytes_per_row(info.kind, k)
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 Owns: the choice of reader.
 May not know: how any form is laid out, beyond its first bytes.
-Read next: `safetensors.py`, `gguf.py`.
+Read next: `safetensors.py`, `gguf.py`; `quantized.py`, where the tensors are parts of others.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from firsthand.errors import CheckpointError, ModelNotFound
 from firsthand.files import read_start
 from firsthand.weights.checkpoint import Checkpoint
 from firsthand.weights.gguf import open_gguf
+from firsthand.weights.quantized import understood
 from firsthand.weights.safetensors import open_safetensors
 from firsthand.weights.signatures import describe_start
 
@@ -28,7 +29,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if not os.path.exists(path):
         raise ModelNotFound(f"{path}: no such file or folder")
     if os.path.isdir(path):
-        return open_safetensors(path)
+        return understood(open_safetensors(path))
     head = read_start(path, 64)
     if head[:4] == b"GGUF":
         return open_gguf(path)

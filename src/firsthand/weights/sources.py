@@ -33,6 +33,7 @@ from firsthand.quant.formats import (
     decode,
     row_blocks,
 )
+from firsthand.weights.bundles import IntegerMatrix
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
 
 Quantization = Literal["auto", "none", "int8", "int4"]
@@ -55,12 +56,16 @@ class FileSource:
         n, k = self.shape
         if not 0 <= start <= stop <= n:
             raise ValueError(f"rows {start}…{stop} of {n}")
+        if self.info.matrix is not None:
+            return self._checked(self.info.matrix.rows(start, stop))
         raw = self.checkpoint.raw(self.info.name)
         rows = raw.reshape(n, ggml.bytes_per_row(self.info.kind, k))
         wanted = rows[start:stop]
         if self.rope_heads is not None:
             wanted = rows[file_rows(start, stop, n, self.rope_heads)]
-        weight = ggml.read_rows(self.info.kind, wanted, k)
+        return self._checked(ggml.read_rows(self.info.kind, wanted, k))
+
+    def _checked(self, weight: Weight) -> Weight:
         if not _is_finite(weight):
             raise CheckpointError(
                 self.info.file, "holds a NaN or an infinity", tensor=self.info.name
@@ -115,19 +120,33 @@ def open_source(
         int8    8-bit blocks as they are; all else as int8 per channel
         int4    4-bit blocks as they are; all else in 4-bit groups of 32 with a minimum
 
-    What already fits is never rounded again: a second rounding only adds error. Under `int4` a
-    head keeps 8 bits (its own blocks, or int8 per channel): see `Slot`. A 4-bit float matrix is
+    What already fits is never rounded again: a second rounding only adds error. So `auto` leaves
+    float32 where it is all that holds a quantised matrix (see `bundles.py`). Under `int4` a head
+    keeps 8 bits (its own blocks, or int8 per channel): see `Slot`. A 4-bit float matrix is
     read twice: the first pass decides whether its scales fit float16.
     """
-    wished = wished_format(file.format, quantization, is_head=is_head)
+    wished = wished_format(file.info, quantization, is_head=is_head)
     if wished == file.format:
         return file
     return ConvertedSource(file, _four_bits(file) if isinstance(wished, GroupedFormat) else wished)
 
 
-def wished_format(held: Format, quantization: Quantization, *, is_head: bool = False) -> Format:
-    """The format that `open_source` gives a matrix which the file holds in `held`. Of a new 4-bit
-    one the type of the scales is float16 here; the values may need float32."""
+def held_format(info: TensorInfo) -> Format:
+    """The format that holds a tensor of the file without loss; ValueError if none does."""
+    return ggml.format_of(info.kind) if info.matrix is None else info.matrix.format
+
+
+def is_readable(info: TensorInfo) -> bool:
+    """Whether its number format is one that we read."""
+    return info.matrix is not None or ggml.is_known(info.kind)
+
+
+def wished_format(info: TensorInfo, quantization: Quantization, *, is_head: bool = False) -> Format:
+    """The format that `open_source` gives a matrix of the file. Of a new 4-bit one the type of the
+    scales is float16 here; the values may need float32."""
+    held = held_format(info)
+    if quantization == "auto" and isinstance(info.matrix, IntegerMatrix):
+        return held
     if quantization == "none":
         return FloatFormat("float32") if isinstance(held, GroupedFormat) else held
     if isinstance(held, GroupedFormat):
@@ -144,7 +163,7 @@ def read_vector(
 ) -> NDArray[np.float32]:
     """A one-dimensional tensor (N,) as float32, in our order."""
     n = info.shape[0]
-    file = FileSource(checkpoint, info, info.name, (1, n), ggml.format_of(info.kind))
+    file = FileSource(checkpoint, info, info.name, (1, n), held_format(info))
     values = np.array(decode(file.rows(0, 1))[0])
     return values if rope_heads is None else values[file_rows(0, n, n, rope_heads)]
 
