@@ -16,7 +16,9 @@ from typing import Any
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.generation.completion import Chunk, Completion, TokenLogprob
+from firsthand.generation.member import Member, RegistryEntry
 from firsthand.generation.options import Options, read_options
+from firsthand.generation.registry import Registry, Stays
 from firsthand.generation.report import LoadTimes, Memory, Report
 from firsthand.generation.service import (
     AsyncTextStream,
@@ -24,10 +26,12 @@ from firsthand.generation.service import (
     ModelFacts,
     Prompt,
     Service,
+    ServiceOptions,
     ServiceState,
     Status,
     StreamUsage,
 )
+from firsthand.memory.budget import Limit
 from firsthand.request import Finish, FinishReason, Grammar, Usage
 from firsthand.text.templates import check_messages
 
@@ -226,3 +230,9 @@ class FakeService(Service):
         stream = FakeStream(self.script, prompt, n, options.get("logprobs") is not None)
         self.streams.append(stream)
         return stream
+
+
+def registry_of(service: Service) -> Registry:
+    """With one model, which is there."""
+    member = Member("micro", RegistryEntry(ServiceOptions("micro")), service, 0)
+    return Registry([member], Limit(None, ""), Stays())

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import uvicorn
 
 from firsthand.server.listening import bind, uvicorn_config
+from firsthand.server.model_entries import ModelEntry
 from firsthand.server.running import Running, around, assemble
 from firsthand.server.settings import Configured, Settings
-from tests.server.fakes import FakeService, Script
+from tests.server.fakes import FakeService, Script, registry_of
 
 KEY = "test-key-0123456789"
 AUTH = f"Authorization: Bearer {KEY}\r\n"
@@ -91,7 +92,7 @@ def statuses(answer: bytes) -> list[int]:
 @contextmanager
 def guarded(script: Script | None = None, **values: object) -> Iterator[Guarded]:
     """Settings are those of the server; without `api_key` there is one key, KEY."""
-    keys = {"api_key": (KEY,)} | values | {"port": 0, "model": "micro"}
+    keys = {"api_key": (KEY,)} | values | {"port": 0, "model": (ModelEntry("micro"),)}
     settings = Settings(**keys)  # type: ignore[arg-type]
     listeners = bind(settings)
     ready: list[Guarded] = []
@@ -101,9 +102,10 @@ def guarded(script: Script | None = None, **values: object) -> Iterator[Guarded]
     async def main() -> None:
         service = TimedService(script)
         configured = Configured(settings, {})
-        running = assemble(configured, lambda: configured, service, 0.0, asyncio.Event())
-        assert running.lifecycle.selfcheck is not None
-        running.lifecycle.selfcheck.looked_up = True
+        running = assemble(
+            configured, lambda: configured, registry_of(service), 0.0, asyncio.Event()
+        )
+        running.lifecycle.selfchecks["micro"].looked_up = True
         server.append(uvicorn.Server(uvicorn_config(settings, around(running), running.peers)))
         port = listeners[0].getsockname()[1]
         ready.append(Guarded(port, running, service, asyncio.get_running_loop()))

@@ -163,7 +163,7 @@ def test_ready_only_when_the_golden_tokens_are_equal() -> None:
     clock = [0.0]
     check = selfcheck([(7, 8, 9), (7, 8, 8), EngineError("gone"), (7, 8, 9)], clock)
     house = House()
-    house.life.selfcheck = check
+    house.life.selfchecks = {"micro": check}
     assert not check.check().ok
     asyncio.run(check.run_once())
     clock[0] = 4.0
@@ -607,7 +607,7 @@ def test_golden_tokens_are_recorded_by_others_and_compared(
 
     with started(tmp_path, micro_folder, "--selfcheck-interval", "0.2", **home) as server:
         server.wait_ready()
-        assert checks(server)["golden_tokens"]["detail"] == "equal"
+        assert checks(server)["golden_tokens:micro"]["detail"] == "equal"
         assert server.end(signal.SIGTERM, 20)[0] == 0
     content = json.loads(record.read_text())
     content["tokens"][-1] ^= 1
@@ -617,7 +617,7 @@ def test_golden_tokens_are_recorded_by_others_and_compared(
         while not [line for line in server.events() if line.get("event") == "selfcheck_wrong"]:
             assert time.perf_counter() < until, server.log.read_text()
             time.sleep(0.05)
-        assert checks(server)["golden_tokens"]["ok"] is False
+        assert checks(server)["golden_tokens:micro"]["ok"] is False
         body = {"prompt": "a", "max_tokens": 1}
         refused = httpx.post(server.url + "/v1/completions", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "degraded")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from firsthand.errors import InvalidRequest
-from firsthand.server.settings import SETTINGS, Configured, Settings, changed, read_settings
+from firsthand.server.setting_sources import read_settings
+from firsthand.server.settings import SETTINGS, Configured, Settings, changed
 
 VLLM = {
     "--host", "--port", "--uds", "--api-key", "--served-model-name", "--quantization",

@@ -20,14 +20,16 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A TOML file of settings; flags go before it."),
 ]
-ConfigModel = Annotated[
-    str | None,
-    typer.Argument(help="A known name, a folder, a .gguf file, or a hub id.", metavar="[MODEL]"),
+ConfigModels = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="A known name, a folder, a .gguf file, or a hub id; or several.", metavar="[MODEL]..."
+    ),
 ]
 
 
 def serve(config: Path | None, given: Mapping[str, Any]) -> None:
-    """Serve a model over HTTP, in the form of OpenAI's API."""
+    """Serve models over HTTP, in the form of OpenAI's API."""
     with reported():
         import asyncio
 
@@ -78,7 +80,7 @@ def check(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
 def read(config: Path | None, given: Mapping[str, Any]) -> Any:
     """The settings of all sources. Raises InvalidRequest."""
     from firsthand.config import service_variables
-    from firsthand.server.settings import read_settings
+    from firsthand.server.setting_sources import read_settings
 
     variables = service_variables()
     if config is None and variables.get("FIRSTHAND_CONFIG"):
@@ -94,7 +96,7 @@ def with_settings(command: Callable[..., None], *, as_json: bool = False) -> Cal
     parameters = [_parameter("config", Config)]
     for setting in SETTINGS:
         if setting.name == "model":
-            parameters.insert(0, _parameter("model", ConfigModel))
+            parameters.insert(0, _parameter("model", ConfigModels))
         else:
             parameters.append(_parameter(setting.name, _flag(setting)))
     if as_json:
@@ -106,7 +108,7 @@ def with_settings(command: Callable[..., None], *, as_json: bool = False) -> Cal
     def call(**values: Any) -> None:
         config = values.pop("config")
         more = {"as_json": values.pop("as_json")} if as_json else {}
-        given = {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value not in (None, [])}
         command(config, given, **more)
 
     call.__doc__ = command.__doc__

@@ -95,14 +95,15 @@ class Service:
         self._prompts: Prompts | None = None
 
     @classmethod
-    async def start(cls, options: ServiceOptions) -> Service:
+    async def start(cls, options: ServiceOptions, *, load: bool = True) -> Service:
         """Start the engine and read the tokenizer meanwhile; returns when text can be tokenised,
-        usually before the engine is ready.
+        usually before the engine is ready. Without `load` it is asleep, until `wake`.
 
         Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest.
         """
         service = cls(options)
-        service._remote.start()
+        if load:
+            service._remote.start()
         try:
             await service._read_source()
         except BaseException:
@@ -159,7 +160,7 @@ class Service:
         return ModelFacts(
             name=self._options.name or str(self._options.model),
             created_s=source.created_s,
-            context_length=engine.limits.context_length if engine else 0,
+            context_length=self._context_length,
             vocab_size=source.vocab_size,
             end_token_ids=tuple(sorted(tokenizer.end_ids)),
             has_chat_template=template is not None,

@@ -59,8 +59,8 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of the model without an engine; `context_length` and the sizes of the cache
-    are those of the engine once it was ready (0 until then)."""
+    """What is known of the model without an engine. Once one was ready, `context_length` is what
+    memory allowed it (until then, the model's own) and the sizes of the cache are its (0)."""
 
     name: str
     created_s: int  # when the model's file was last changed, in Unix time

@@ -102,6 +102,15 @@ class Budget:
     def num_bytes(self) -> int:
         return self.fixed.num_bytes + self.kv_bytes
 
+    @property
+    def shared_bytes(self) -> int:
+        """What is enough beside other models: keys and values of all sequences with
+        `TYPICAL_TOKENS` each, or of one at full length, whichever is more."""
+        each = -(-min(self.context_length, TYPICAL_TOKENS) // self.block_size)
+        whole = -(-self.context_length // self.block_size)
+        num_blocks = min(self.num_blocks, max(whole, self.max_sequences * each))
+        return self.fixed.num_bytes + num_blocks * self.block_size * self.bytes_per_token
+
     def rows(self) -> list[tuple[str, int, float]]:
         """(what, bytes, share of the limit), the limit's last; without one, shares of the sum."""
         parts = [

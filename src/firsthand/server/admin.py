@@ -2,10 +2,11 @@
 
 Owns: the verbs, their answers, the socket and its mode.
 May not know: how a verb is carried out. None of this is on the public port, where it is a 404.
-Read next: `running.py`, which carries them out.
+Read next: `verbs.py`, which carries them out.
 
     curl --unix-socket PATH -X POST http://localhost/firsthand/admin/drain
-    … /firsthand/admin/reload   /sleep   /wake_up   /loglevel?level=debug
+    … /firsthand/admin/reload   /sleep?model=NAME   /wake_up?model=NAME   /ps
+    … /firsthand/admin/loglevel?level=debug
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a request carries from end to end.
 
-Owns: `X-Request-Id`: which ones are taken over, and where the request's own is kept; where what it
-opened is kept.
+Owns: `X-Request-Id`: which ones are taken over, and where the request's own is kept; the caller's
+deadline; where what it opened is kept.
 May not know: bodies, routes.
 Read next: `boundary.py`, which sets and returns it.
 """
@@ -13,9 +13,14 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from firsthand.errors import InvalidRequest
+
 REQUEST_ID = b"x-request-id"
+DEADLINE = "X-Request-Deadline-Ms"
+MAX_DEADLINE_MS = 86_400_000
 OPENED = "opened"
 _ACCEPTED = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
@@ -33,6 +38,16 @@ def request_id_of(scope: Scope) -> str:
     """The id that `boundary.py` gave the request."""
     request_id: str = scope.get("state", {}).get("request_id", "unknown")
     return request_id
+
+
+def timeout_of(headers: Headers) -> float | None:
+    """The caller's own limit, in seconds. Raises InvalidRequest."""
+    given = headers.get(DEADLINE)
+    if given is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,8}", given, re.ASCII) or not 0 < int(given) <= MAX_DEADLINE_MS:
+        raise InvalidRequest(DEADLINE, f"takes 1 to {MAX_DEADLINE_MS}")
+    return int(given) / 1e3
 
 
 def at_end(scope: Scope, close: Callable[[], object]) -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from starlette.requests import Request
+
 from firsthand.generation.service import Service
 from firsthand.server.asking import Admission, OpenDoor
 from firsthand.server.body import BodyLimits
+from firsthand.server.entrance import Entrance
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Checks
 from firsthand.server.metrics import Metrics
@@ -27,7 +30,8 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 class House:
     """`services` by the names that callers use, at least one; the first is the default. Two names
     may stand for one service. `tool_format` is how models call tools where their template does not
-    tell; `reasoning_fields` are the names under which reasoning is given out."""
+    tell; `reasoning_fields` are the names under which reasoning is given out. `entrance` None: the
+    engines are there, and stay."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -38,6 +42,7 @@ class House:
     version: str = "unknown"
     tool_format: ToolFormat | None = None
     reasoning_fields: tuple[str, ...] = REASONING_FIELDS
+    entrance: Entrance | None = None
 
     @property
     def models(self) -> list[Service]:
@@ -54,3 +59,11 @@ class House:
             message = f"model: {name[:MAX_NAME_CHARS]!r} is not here; there are {known}"
             raise Refused(404, message, "model_not_found", "model")
         return name, service
+
+    async def enter(self, request: Request, name: str | None) -> tuple[str, Service]:
+        """As `find`, of a model whose engine takes requests until this one's end: if it is asleep,
+        it is loaded first. Raises Refused."""
+        found, service = self.find(name)
+        if self.entrance is not None:
+            await self.entrance.enter(request, service)
+        return found, service

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from firsthand.generation.service_values import ServiceState
 from firsthand.server.guard.gate import MEMORY_FULL, Gate
@@ -33,13 +33,15 @@ _POLL_S = 0.02
 @dataclass(slots=True)
 class Lifecycle:
     """`states` gives the state of each engine; one that takes requests is enough for the door, the
-    others are refused by their name. `drain_limit_s` is read when a drain begins."""
+    others are refused by their name. So is one that a request would wake: `wakes`.
+    `drain_limit_s` is read when a drain begins."""
 
     gate: Gate
     clock: Callable[[], float]
     states: Callable[[], Sequence[ServiceState]]
     drain_limit_s: Callable[[], float]
-    selfcheck: SelfCheck | None = None
+    selfchecks: Mapping[str, SelfCheck] = field(default_factory=dict)  # by the models' names
+    wakes: Callable[[], bool] = lambda: False
     started_s: float = 0.0
     draining_since_s: float | None = None
 
@@ -53,9 +55,9 @@ class Lifecycle:
             message = "the server is ending; another one will answer"
             return Refused(503, message, "draining", retry_after_s=DRAINING_RETRY_S)
         states = self.states()
-        if not any(state.status.takes_requests for state in states):
+        if not any(state.status.takes_requests for state in states) and not self.wakes():
             return Refused(503, _why_not(states), "loading", retry_after_s=loading_s(states))
-        if self.selfcheck is not None and self.selfcheck.failed:
+        if self.selfchecks and all(one.failed for one in self.selfchecks.values()):
             message = "the engine's self-check failed; no answers are given until it is right"
             return Refused(503, message, "degraded", retry_after_s=LOADING_RETRY_S)
         return None
@@ -66,8 +68,9 @@ class Lifecycle:
         checks.add("not_draining", self._check_draining)
         checks.add("queue", self._check_queue)
         checks.add("memory", self._check_memory)
-        if self.selfcheck is not None:
-            checks.add("golden_tokens", self.selfcheck.check)
+        checks.add("models", self._check_models)
+        for name, selfcheck in self.selfchecks.items():
+            checks.add(f"golden_tokens:{name}", selfcheck.check)
 
     def begin_drain(self, why: str) -> None:
         """From now on nothing new is taken. Again changes nothing."""
@@ -94,6 +97,11 @@ class Lifecycle:
             return Check(True, "takes requests")
         age_s = self.clock() - self.draining_since_s
         return Check(False, f"draining, {self.gate.num_open} requests left", age_s)
+
+    def _check_models(self) -> Check:
+        states = self.states()
+        num_awake = sum(state.status.takes_requests for state in states)
+        return Check(num_awake > 0 or self.wakes(), f"{num_awake} of {len(states)} are loaded")
 
     def _check_queue(self) -> Check:
         gate = self.gate

@@ -7,11 +7,10 @@ Read next: `guard/middleware.py`, `guard/gate.py`, `../generation/service_values
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from firsthand.errors import InvalidRequest
 from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.member import RegistryEntry
+from firsthand.generation.registry import Stays
 from firsthand.generation.service import ServiceOptions
 from firsthand.server.guard.access import LOCAL_NAMES, Access
 from firsthand.server.guard.body import BodyLimits
@@ -19,6 +18,7 @@ from firsthand.server.guard.call import Quota
 from firsthand.server.guard.gate import Bounds
 from firsthand.server.guard.keys import KeyRing, key_ring
 from firsthand.server.guard.middleware import Rules
+from firsthand.server.model_entries import ModelEntry
 from firsthand.server.settings import Settings
 
 DEFAULT_RUNNING = 16  # until the engine says how many it runs at once
@@ -65,30 +65,39 @@ def bounds_of(settings: Settings, max_sequences: int) -> Bounds:
     )
 
 
-def service_options(settings: Settings) -> ServiceOptions:
-    """Raises InvalidRequest, also where no model was named."""
-    if settings.model is None:
+def registry_entries(settings: Settings) -> list[RegistryEntry]:
+    """Every model as it is to be run. Raises InvalidRequest, also where none was named."""
+    if not settings.model:
         raise InvalidRequest("model", "is missing: firsthand serve MODEL")
+    return [registry_entry(settings, entry) for entry in settings.model]
+
+
+def registry_entry(settings: Settings, entry: ModelEntry) -> RegistryEntry:
+    own = settings.of_model(entry)
     template = None
-    if settings.chat_template is not None:
+    if own.chat_template is not None:
         try:
-            template = settings.chat_template.read_text(encoding="utf-8")
+            template = own.chat_template.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidRequest("chat_template", f"{settings.chat_template}: {error}") from None
-    return ServiceOptions(
-        settings.model,
-        load_options(settings),
-        name=next(iter(settings.served_model_name), model_name(settings.model)),
+            raise InvalidRequest("chat_template", f"{own.chat_template}: {error}") from None
+    service = ServiceOptions(
+        entry.path,
+        load_options(own),
+        name=next(iter(settings.served_model_name), entry.called),
         chat_template=template,
-        max_requests=bounds_of(settings, 4096).num_places + 16,
+        max_requests=bounds_of(own, 4096).num_places + 16,
+    )
+    return RegistryEntry(
+        service,
+        at_start=(entry.load or settings.load) == "start",
+        pinned=entry.pinned,
+        memory_limit=dict(entry.options).get("memory_limit"),
     )
 
 
-def model_name(model: str) -> str:
-    """What callers call it: of a path, its last part only."""
-    if os.sep not in model or not Path(model).exists():
-        return model
-    return Path(model).resolve().name.removesuffix(".gguf")
+def stays_of(settings: Settings) -> Stays:
+    room_s = settings.max_queue_wait or settings.request_timeout
+    return Stays(settings.min_model_stay, settings.model_idle_timeout, room_s)
 
 
 def load_options(settings: Settings) -> LoadOptions:

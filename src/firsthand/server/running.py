@@ -15,20 +15,23 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
-from firsthand.errors import FirsthandError, InvalidRequest
-from firsthand.generation.service import Service
+from firsthand.errors import FirsthandError
+from firsthand.generation.member import Member
+from firsthand.generation.registry import Registry
 from firsthand.memory.machine import used_share
 from firsthand.server.admin import AdminApp
 from firsthand.server.app import build_app
 from firsthand.server.body import BodyLimits as RouteLimits
+from firsthand.server.entrance import Entrance
 from firsthand.server.guard.admission import GateAdmission
 from firsthand.server.guard.connection import Peers
 from firsthand.server.guard.gate import Gate
@@ -45,12 +48,14 @@ from firsthand.server.listening import (
     listener_of,
     uvicorn_config,
 )
-from firsthand.server.logs import LEVELS, set_level, tell, tell_request
+from firsthand.server.logs import set_level, tell, tell_request
 from firsthand.server.metrics import Metrics
-from firsthand.server.rules import bounds_of, keys_of, load_options, rules_of, service_options
+from firsthand.server.model_gauges import RegistryCollector
+from firsthand.server.rules import bounds_of, keys_of, registry_entries, rules_of, stays_of
 from firsthand.server.selfcheck import SelfAnswer, SelfCheck
 from firsthand.server.settings import Configured, Settings, changed
 from firsthand.server.sse import StreamSettings
+from firsthand.server.verbs import Verbs
 from firsthand.text.tool_calls import FORMAT_NAMES
 
 TICK_S = 1.0
@@ -64,7 +69,7 @@ class Running:
 
     configured: Configured
     reread: Callable[[], Configured]
-    service: Service
+    registry: Registry
     gate: Gate
     guard: Guard
     lifecycle: Lifecycle
@@ -82,17 +87,17 @@ class Running:
         elif self.stopping.is_set():
             self.end_at_once()
         else:
-            self.lifecycle.begin_drain(number.name)
-            self.stopping.set()
+            self.begin_drain(number.name)
 
     def end_at_once(self) -> None:
-        """Nothing is waited for: not for a task, a thread or a buffer. The engine ends with us."""
+        """Nothing is waited for: not for a task, a thread or a buffer. The engines end with us."""
         tell("stopped", "ended at once, by a second signal", logging.WARNING)
         remove_sockets(self.settings)
-        pid = self.service.state.pid
-        if pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for member in self.registry.members:
+            pid = member.service.state.pid
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         os._exit(INTERRUPTED)
 
     def reload(self) -> dict[str, Any]:
@@ -110,27 +115,46 @@ class Running:
         settings = replace(after.settings, **kept)
         self.configured = Configured(settings, after.origins)
         self.guard.rules = rules_of(settings, keys)
-        self.gate.bounds = bounds_of(settings, self.service.model.max_sequences)
+        self.registry.stays = stays_of(settings)
+        self.set_bounds()
         self.gate.rates.forget(frozenset(one.key_id for one in keys.callers.values()))
         set_level(settings.log_level)
         tell("reload", "reloaded", changed=live, needs_restart=fixed, num_keys=len(keys.callers))
         return {"changed": live, "needs_restart": fixed}
+
+    def set_bounds(self) -> None:
+        """As many run at once as the engines that are loaded can."""
+        loaded = [one.service.model.max_sequences for one in self.registry.members if one.resident]
+        self.gate.bounds = bounds_of(self.settings, sum(loaded))
+
+    def on_model(self, event: str, member: Member) -> None:
+        """A model was loaded, or has left."""
+        self.set_bounds()
+        level = logging.ERROR if event == "model_failed" else logging.INFO
+        text = f"{event.replace('_', ' ')}: {member.name}"
+        tell(event, text, level, model=member.name, load_s=member.load_s)
+
+    def begin_drain(self, why: str) -> int:
+        """The number of requests that are open."""
+        self.lifecycle.begin_drain(why)
+        self.stopping.set()
+        return self.gate.num_open
 
     async def watch(self) -> None:
         """What is looked at once a second."""
         while True:
             self.gate.memory_used = used_share() or 0.0
             self.gate.tick()
+            self.registry.tick()
             await asyncio.sleep(TICK_S)
 
     async def become_ready(self) -> None:
-        """Raises what the first load raised."""
-        await self.service.wait_ready()
-        model = self.service.model
-        self.gate.bounds = bounds_of(self.settings, model.max_sequences)
+        """Raises what a load of the start raised."""
+        await self.registry.wait_ready()
         took_s = time.perf_counter() - self.lifecycle.started_s
-        text = f"{model.name} is ready after {took_s:.2f} s"
-        tell("ready", text, model=model.name, context_length=model.context_length)
+        loaded = [member.name for member in self.registry.members if member.answers]
+        text = f"ready after {took_s:.2f} s: {', '.join(loaded) or 'no model is loaded yet'}"
+        tell("ready", text, models=loaded)
 
 
 async def run_server(
@@ -141,16 +165,19 @@ async def run_server(
     started_s = time.perf_counter()
     keys = keys_of(settings)
     check_exposure(settings, keys)
-    options = service_options(settings)
+    entries = registry_entries(settings)
     listeners, admin = bind(settings), bind_admin(settings)
     stopping = asyncio.Event()
     try:
-        async with await _or_signal(Service.start(options), stopping) as service:
-            running = assemble(configured, reread, service, started_s, stopping)
+        starting = Registry.start(entries, settings.memory_limit, stays_of(settings))
+        async with await _or_signal(starting, stopping) as registry:
+            running = assemble(configured, reread, registry, started_s, stopping)
             public = listener_of(uvicorn_config(settings, around(running), running.peers))
             servers = [(public, listeners)]
             if admin is not None:
-                app = AdminApp(verbs(running))
+                drain = partial(running.begin_drain, "admin")
+                verbs = Verbs(registry, running.gate.clock, drain, running.reload)
+                app = AdminApp(verbs.table())
                 servers.append((listener_of(uvicorn_config(settings, app, None)), [admin]))
             say(f"Firsthand listens on {address(settings, listeners)}")
             return await _serve(running, servers)
@@ -172,29 +199,32 @@ def remove_sockets(settings: Settings) -> None:
 def assemble(
     configured: Configured,
     reread: Callable[[], Configured],
-    service: Service,
+    registry: Registry,
     started_s: float,
     stopping: asyncio.Event,
 ) -> Running:
     """The parts, connected; nothing runs yet."""
-    settings, clock = configured.settings, service.clock
+    settings, members = configured.settings, registry.members
+    clock = members[0].service.clock
     gate = Gate(bounds_of(settings, 0), clock, random.random)
-    selfcheck = SelfCheck(None, SelfAnswer(service), clock, settings.selfcheck_interval)
+    selfchecks = {one.name: _selfcheck(one, clock, settings) for one in members}
     running: list[Running] = []
     lifecycle = Lifecycle(
         gate,
         clock,
-        lambda: [service.state],
+        lambda: [member.service.state for member in members],
         lambda: running[0].settings.drain_limit_s,
-        selfcheck,
+        selfchecks,
+        lambda: any(member.opens for member in members),
         started_s,
     )
     gate.door = lifecycle.door
     gate.listen = _tell_level
-    names = settings.served_model_name or (service.model.name,)
+    services = {member.name: member.service for member in members}
+    services |= dict.fromkeys(settings.served_model_name, members[0].service)
     metrics = Metrics()
     house = House(
-        dict.fromkeys(names, service),
+        services,
         metrics,
         admission=GateAdmission(gate),
         body_limits=RouteLimits(max_bytes=settings.max_body_size),
@@ -203,6 +233,7 @@ def assemble(
         reasoning_fields=REASONING_FIELDS
         if settings.reasoning_field == "both"
         else (settings.reasoning_field,),
+        entrance=Entrance(registry, selfchecks, gate),
     )
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))
@@ -215,44 +246,26 @@ def assemble(
         lambda: lifecycle.draining,
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
-    GuardCollector(gate, peers, guard.replies, selfcheck).register(metrics.registry)
-    running.append(Running(configured, reread, service, gate, guard, lifecycle, peers, stopping))
+    GuardCollector(gate, peers, guard.replies, selfchecks).register(metrics.registry)
+    RegistryCollector(registry).register(metrics.registry)
+    running.append(Running(configured, reread, registry, gate, guard, lifecycle, peers, stopping))
+    registry.listen = running[0].on_model
     return running[0]
 
 
-def verbs(running: Running) -> dict[str, Callable[[dict[str, str]], Awaitable[dict[str, Any]]]]:
-    async def drain(_: dict[str, str]) -> dict[str, Any]:
-        running.lifecycle.begin_drain("admin")
-        running.stopping.set()
-        return {"draining": True, "open": running.gate.num_open}
+def _selfcheck(member: Member, clock: Callable[[], float], settings: Settings) -> SelfCheck:
+    def loads() -> int | None:
+        return member.num_loads if member.answers else None
 
-    async def reload(_: dict[str, str]) -> dict[str, Any]:
-        return running.reload()
-
-    async def sleep(_: dict[str, str]) -> dict[str, Any]:
-        await running.service.sleep()
-        return {"status": running.service.state.status.value}
-
-    async def wake_up(_: dict[str, str]) -> dict[str, Any]:
-        await running.service.wake()
-        return {"status": running.service.state.status.value}
-
-    async def loglevel(query: dict[str, str]) -> dict[str, Any]:
-        level = query.get("level", "")
-        if level not in LEVELS:
-            raise InvalidRequest("level", f"is one of {', '.join(LEVELS)}")
-        set_level(level)
-        return {"level": level}
-
-    found = (drain, reload, sleep, wake_up, loglevel)
-    return {verb.__name__: verb for verb in found}
+    answer = SelfAnswer(member.service)
+    return SelfCheck(None, answer, clock, settings.selfcheck_interval, loads=loads)
 
 
 class Interrupted(Exception):
     """A signal came before the server was there."""
 
 
-async def _or_signal(starting: Any, stopping: asyncio.Event) -> Service:
+async def _or_signal(starting: Any, stopping: asyncio.Event) -> Registry:
     """What `starting` gives; raises Interrupted when a signal to end comes first. One that comes
     after it, before `_serve` listens for signals, is kept in `stopping`."""
     loop = asyncio.get_running_loop()
@@ -268,8 +281,8 @@ async def _or_signal(starting: Any, stopping: asyncio.Event) -> Service:
             await task
         raise Interrupted
     waiter.cancel()
-    service: Service = task.result()
-    return service
+    registry: Registry = task.result()
+    return registry
 
 
 async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) -> int:
@@ -279,8 +292,8 @@ async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) ->
     serving = [asyncio.ensure_future(server.serve(sockets)) for server, sockets in servers]
     ready = asyncio.ensure_future(running.become_ready())
     watching = asyncio.ensure_future(running.watch())
-    checking = asyncio.ensure_future(_check_self(running, ready))
-    helpers = [watching, checking]
+    checks = [_check_self(running, member, ready) for member in running.registry.members]
+    helpers = [watching, *map(asyncio.ensure_future, checks)]
     stopping = asyncio.ensure_future(running.stopping.wait())
     try:
         await asyncio.wait((ready, stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
@@ -300,7 +313,7 @@ async def _end(running: Running, servers: Sequence[uvicorn.Server]) -> int:
     """The drain. The exit code."""
     running.lifecycle.begin_drain("the listener ended")
     cut = await running.lifecycle.drained()
-    await running.service.close()  # what is open is told by an error
+    await running.registry.close()  # what is open is told by an error
     for server in servers:
         server.should_exit = True
     with suppress(TimeoutError):
@@ -311,12 +324,10 @@ async def _end(running: Running, servers: Sequence[uvicorn.Server]) -> int:
     return 0
 
 
-async def _check_self(running: Running, ready: asyncio.Future[None]) -> None:
-    """Look the golden tokens up while the model loads, then compare for ever."""
-    selfcheck, settings = running.lifecycle.selfcheck, running.settings
-    assert selfcheck is not None
-    assert settings.model is not None
-    await selfcheck.look_up(settings.model, load_options(settings))
+async def _check_self(running: Running, member: Member, ready: asyncio.Future[None]) -> None:
+    """Look a model's golden tokens up while it loads, then compare for ever."""
+    selfcheck, options = running.lifecycle.selfchecks[member.name], member.entry.service
+    await selfcheck.look_up(str(options.model), options.load)
     await asyncio.wait((ready,))
     await selfcheck.run()
 

@@ -25,6 +25,7 @@ from firsthand.server.logs import tell
 
 TENANT = "selfcheck"
 RETRY_S = 5.0  # after a wrong answer
+LOOK_S = 0.25  # whether the model was loaded anew, or one is due
 TIMEOUT_S = 60.0
 
 # From the prompt and a number of tokens to the tokens that the engine gives.
@@ -44,6 +45,7 @@ class SelfCheck:
     checked_s: float | None = None
     num_wrong: int = 0
     why_not: str = ""
+    loads: Callable[[], int | None] = lambda: 0  # how often it was loaded; None: it is asleep
 
     @property
     def failed(self) -> bool:
@@ -57,7 +59,7 @@ class SelfCheck:
             return Check(True, "no golden tokens are on record; see serve --record-golden")
         age_s = None if self.checked_s is None else self.clock() - self.checked_s
         if self.right is None:
-            waits = self.interval_s > 0
+            waits = self.interval_s > 0 and self.loads() is not None
             return Check(not waits, self.why_not or "not compared yet", age_s)
         return Check(self.right, "equal" if self.right else "the tokens differ", age_s)
 
@@ -89,10 +91,16 @@ class SelfCheck:
             tell("selfcheck_right", "the self-check's tokens are those on record")
 
     async def run(self) -> None:
-        """For ever. The first one is at once."""
+        """For ever; the first one is at once, and after each load. One that is asleep is let be."""
+        num_loads, due_s = -1, 0.0
         while self.golden is not None and self.interval_s > 0:
-            await self.run_once()
-            await asyncio.sleep(self.interval_s if self.right else min(RETRY_S, self.interval_s))
+            loads = self.loads()
+            if loads is not None and (loads != num_loads or self.clock() >= due_s):
+                await self.run_once()
+                num_loads = loads
+                wait_s = self.interval_s if self.right else min(RETRY_S, self.interval_s)
+                due_s = self.clock() + wait_s
+            await asyncio.sleep(min(LOOK_S, self.interval_s))
 
 
 @dataclass(slots=True)

@@ -1,27 +1,25 @@
 """Every setting of the server, declared once: flag, variable, key of the file, and its page.
 
-Owns: names, defaults, units, limits and checks across settings; which source wins; where each value
-came from; which settings may change while the server runs.
-May not know: what a setting does, how flags are parsed (`cli/serve.py` shows typer this list).
-Read next: `setting_kinds.py` (the forms of a value); `cli/serve.py`.
+Owns: names, defaults, units, limits and checks across settings; which settings may change while the
+server runs.
+May not know: what a setting does, where a value comes from.
+Read next: `setting_kinds.py` (the forms of a value), `setting_sources.py`; `cli/serve.py`.
 
 A setting `max_num_seqs` is the flag `--max-num-seqs`, the variable `FIRSTHAND_MAX_NUM_SEQS` and the
-key `max-num-seqs` of the TOML file (`_` will do for `-`). A flag goes before a variable, a variable
-before the file, the file before the default. Names are vLLM's where it has one for the same thing.
+key `max-num-seqs` of the TOML file (`_` will do for `-`). Names are vLLM's where it has one for the
+same thing.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
+from firsthand.server.model_entries import LOADS, ModelEntry, Models
 from firsthand.server.setting_kinds import (
     Bytes,
     Choice,
@@ -35,10 +33,15 @@ from firsthand.server.setting_kinds import (
 )
 from firsthand.text.tool_calls import FORMAT_NAMES
 
-MAX_FILE_BYTES = 1 << 20
 PREFIX = "FIRSTHAND_"
 SECRET = "(hidden)"
-_NOT_OURS = re.compile(r"(tcp|udp|sctp)://")  # what an orchestrator puts into NAME_PORT
+
+
+# What a model may have of its own; `device` and the like are otherwise those of all.
+OF_A_MODEL = (
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_dtype"),
+    *("quantization", "executor", "device", "threads", "memory_limit", "chat_template"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,15 @@ class Settings:
 
     # The model
     model: Annotated[
-        str | None, About(Text(), "A known name, a folder, a .gguf file, or a hub id.")
-    ] = None
+        tuple[ModelEntry, ...],
+        About(Models(OF_A_MODEL), "A known name, a folder, a .gguf file, or a hub id; or several."),
+    ] = ()
+    load: Annotated[
+        str,
+        About(Choice(*LOADS), "When a model is loaded: at the start, or when a request asks."),
+    ] = "start"
     served_model_name: Annotated[
-        tuple[str, ...], About(Words(), "Names that requests may use; default: that of the model.")
+        tuple[str, ...], About(Words(), "Names of the only model; default: its own.")
     ] = ()
     max_model_len: Annotated[
         int | None, About(Count(1), "Tokens that a sequence may have; default: the model's own.")
@@ -104,8 +112,16 @@ class Settings:
     ] = None
     memory_limit: Annotated[
         str,
-        About(Text(), "What the engine may take: bytes (2GiB), or a share of what is free (80%)."),
+        About(Text(), "What all engines may take: bytes (2GiB), or a share of what is free (80%)."),
     ] = "80%"
+    min_model_stay: Annotated[
+        float,
+        About(Seconds(0, 86400), "That a model stays before it leaves for another.", reloads=True),
+    ] = 10.0
+    model_idle_timeout: Annotated[
+        float,
+        About(Seconds(0, 864000), "After which an unused model leaves; 0: never.", reloads=True),
+    ] = 0.0
     chat_template: Annotated[
         Path | None, About(File(), "A file with a chat template, in place of the model's own.")
     ] = None
@@ -223,7 +239,7 @@ class Settings:
     # Operation
     admin_socket: Annotated[
         Path | None,
-        About(File(), "A Unix socket for drain, reload, sleep, wake_up, loglevel; default: none."),
+        About(File(), "A Unix socket for drain, reload, sleep, wake_up, ps; default: none."),
     ] = None
     selfcheck_interval: Annotated[
         float, About(Seconds(0, 86400), "Between two self-checks with golden tokens; 0: never.")
@@ -247,6 +263,27 @@ class Settings:
             raise InvalidRequest("block_size", "must be a multiple of 16")
         if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
             raise InvalidRequest("root_path", "begins with / and does not end with one")
+        self._check_models()
+
+    def _check_models(self) -> None:
+        names = [entry.called for entry in self.model]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidRequest("model", f"two are called {name!r}; give one another name")
+        if len(names) > 1 and self.served_model_name:
+            message = "is for one model; give each [[model]] table a name"
+            raise InvalidRequest("served_model_name", message)
+        for entry in self.model:
+            self.of_model(entry)
+
+    def of_model(self, entry: ModelEntry) -> Settings:
+        """These settings, with the model's own in their place. Raises InvalidRequest."""
+        kinds = {setting.name: setting.about.kind for setting in SETTINGS}
+        own = {
+            name: kinds[name].read(f"model {entry.called}: {name.replace('_', '-')}", given)
+            for name, given in entry.options
+        }
+        return replace(self, model=(), served_model_name=(), **own)
 
     @property
     def drain_limit_s(self) -> float:
@@ -285,89 +322,6 @@ class Configured:
 
     def _origin(self, setting: Setting) -> str:
         return self.origins.get(setting.name, "default")
-
-
-def read_settings(
-    flags: Mapping[str, Any], variables: Mapping[str, str], file: Path | None
-) -> Configured:
-    """Each setting from its first source. `flags` hold what was given only, under the setting's
-    name; `variables` are those of the process.
-
-    Raises InvalidRequest, which names the flag, variable or key, and the limit.
-    """
-    refuse_misspelt(variables)
-    content = {} if file is None else read_file(file)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for setting in SETTINGS:
-        for given, where, origin in _sources(setting, flags, variables, content, file):
-            values[setting.name] = setting.about.kind.read(where, given)
-            origins[setting.name] = origin
-            break
-    return Configured(Settings(**values), origins)
-
-
-def _sources(
-    setting: Setting,
-    flags: Mapping[str, Any],
-    variables: Mapping[str, str],
-    content: Mapping[str, Any],
-    file: Path | None,
-) -> Iterator[tuple[Any, str, str]]:
-    """Each value that is given, how an error calls it, and its origin; the one that wins first."""
-    if setting.name in flags:
-        yield flags[setting.name], setting.flag, f"flag {setting.flag}"
-    variable = variables.get(setting.variable, "").strip()
-    if variable and not _NOT_OURS.match(variable):
-        yield variable, setting.variable, f"environment {setting.variable}"
-    if setting.name in content:
-        yield content[setting.name], f"{file}: {setting.name}", f"file {file}"
-
-
-def read_file(file: Path) -> dict[str, Any]:
-    """A TOML file's keys, as settings are called. Raises InvalidRequest."""
-    try:
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest("--config", f"{file}: {error.strerror}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InvalidRequest("--config", f"{file} is longer than {MAX_FILE_BYTES} bytes")
-    try:
-        content = tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest("--config", f"{file} is no TOML: {error}") from None
-    known = [setting.name for setting in SETTINGS]
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        name = key.replace("-", "_")
-        if name not in known:
-            raise InvalidRequest(f"{file}: {shown(key)}", "no such setting" + _nearest(name, known))
-        if name in found:
-            raise InvalidRequest(f"{file}: {shown(key)}", "is given twice")
-        found[name] = value
-    return found
-
-
-def refuse_misspelt(variables: Mapping[str, str]) -> None:
-    """A variable that is nearly one of ours is a slip. Others are not ours to judge: orchestrators
-    inject some that begin in the same way."""
-    words = {setting.name.upper(): setting.variable for setting in SETTINGS}
-    for name in sorted(variables):
-        word = name.removeprefix(PREFIX)
-        if word != name and word not in words and name not in _ELSEWHERE:
-            near = difflib.get_close_matches(word, words, n=1, cutoff=0.85)
-            if near:
-                raise InvalidRequest(name, f"no such setting; did you mean {words[near[0]]}?")
-
-
-# Read by `config.py`, for every command.
-_ELSEWHERE = frozenset(PREFIX + name for name in ("HOME", "ISA", "PACK_CACHE", "CONFIG"))
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0].replace('_', '-')}?" if near else ""
 
 
 def changed(before: Settings, after: Settings) -> tuple[list[str], list[str]]:

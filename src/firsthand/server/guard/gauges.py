@@ -6,7 +6,7 @@ Read next: `../metrics.py`, the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -25,13 +25,13 @@ class GuardCollector:
     gate: Gate
     peers: Peers
     replies: Replies
-    selfcheck: SelfCheck
+    selfchecks: Mapping[str, SelfCheck]
 
     def register(self, registry: CollectorRegistry) -> None:
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        gate, peers, replies, check = self.gate, self.peers, self.replies, self.selfcheck
+        gate, peers, replies = self.gate, self.peers, self.replies
         yield _gauge("firsthand_degradation_level", "0 serves everything, 4 the core", gate.level)
         yield _gauge("firsthand_admitted_open", "Requests that were let in", gate.num_open)
         yield _gauge(
@@ -41,11 +41,9 @@ class GuardCollector:
         yield _gauge("firsthand_memory_used_ratio", "Of the machine's", gate.memory_used)
         yield _gauge("firsthand_connections", "Open ones", len(peers.connections))
         yield _gauge("firsthand_idempotency_bytes", "Of replies that are kept", replies.num_bytes)
-        if check.right is not None:
-            yield _gauge("firsthand_selfcheck_ok", "1: the golden tokens are equal", check.right)
+        yield from self._selfchecks()
         yield _counter("firsthand_admitted", "Requests that were let in", gate.num_admitted)
         yield _counter("firsthand_refused", "Requests that were not", gate.num_refused)
-        yield _counter("firsthand_selfcheck_wrong", "Self-checks that differed", check.num_wrong)
         cut = CounterMetricFamily("firsthand_connections_cut", "Ended by us", labels=["reason"])
         for reason, number in (
             ("too_slow", peers.num_timed_out),
@@ -54,6 +52,18 @@ class GuardCollector:
         ):
             cut.add_metric([reason], number)
         yield cut
+
+    def _selfchecks(self) -> Iterator[Metric]:
+        text = "1: the golden tokens are equal"
+        right = GaugeMetricFamily("firsthand_selfcheck_ok", text, labels=["model"])
+        text = "Self-checks that differed"
+        wrong = CounterMetricFamily("firsthand_selfcheck_wrong", text, labels=["model"])
+        for name, check in self.selfchecks.items():
+            wrong.add_metric([name], check.num_wrong)
+            if check.right is not None:
+                right.add_metric([name], float(check.right))
+        yield right
+        yield wrong
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -65,7 +65,7 @@ def chat_router(house: House) -> APIRouter:
     @router.post(CHAT, **described(ChatBody, ChatReply, "Answer a conversation", streams=True))
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, house.body_limits)
-        model, service = house.find(body.model)
+        model, service = await house.enter(request, body.model)
         with naming(
             {
                 "max_tokens": _limit_name(body),

@@ -47,7 +47,7 @@ def completions_router(house: House) -> APIRouter:
     )
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, house.body_limits)
-        model, service = house.find(body.model)
+        model, service = await house.enter(request, body.model)
         with naming({"ignore_end": "ignore_eos"}):
             options: Options = {**completion_options(body), **header_options(request)}
             prompts = await read_prompts(service, body.prompt)

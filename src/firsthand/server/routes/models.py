@@ -25,7 +25,7 @@ def models_router(house: House) -> APIRouter:
         "/v1/models", **described(None, ModelList, "The models that are here", errors=(500,))
     )
     async def models() -> Response:
-        cards = [_card(name, service) for name, service in house.services.items()]
+        cards = [_card(house, name, service) for name, service in house.services.items()]
         return json_reply({"object": "list", "data": cards})
 
     # A hub id has a slash, so the name may hold one.
@@ -33,13 +33,15 @@ def models_router(house: House) -> APIRouter:
         "/v1/models/{name:path}", **described(None, ModelCard, "One model", errors=(404, 500))
     )
     async def model(name: str) -> Response:
-        return json_reply(_card(*house.find(name)))
+        return json_reply(_card(house, *house.find(name)))
 
     return router
 
 
-def _card(name: str, service: Service) -> dict[str, Any]:
-    facts = service.model
+def _card(house: House, name: str, service: Service) -> dict[str, Any]:
+    facts, more = service.model, {}
+    if house.entrance is not None:
+        more = house.entrance.card(service)
     return {
         "id": name,
         "object": "model",
@@ -49,4 +51,5 @@ def _card(name: str, service: Service) -> dict[str, Any]:
         "parent": None,
         "max_model_len": facts.context_length,
         "firsthand_manifest_sha256": facts.manifest_sha256,
+        **more,
     }

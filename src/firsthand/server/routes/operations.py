@@ -14,6 +14,7 @@ Read next: `../health.py`, `../metrics.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter
 from prometheus_client.exposition import choose_encoder
@@ -85,7 +86,10 @@ def operations_router(house: House) -> APIRouter:
 
 def add_service_checks(house: House) -> None:
     for name, service in house.services.items():
-        house.checks.add(f"engine:{name}", _state_check(service))
+        check = _state_check(service)
+        if house.entrance is not None:
+            check = partial(house.entrance.check, service)
+        house.checks.add(f"engine:{name}", check)
 
 
 def _state_check(service: Service) -> Callable[[], Check]:

@@ -45,7 +45,7 @@ def predict_router(house: House) -> APIRouter:
         body = await read_body(request, PredictBody, house.body_limits, message_pack=True)
         given = body.options or PredictOptions()
         with naming({"model": "options.model"}):
-            model, service = house.find(given.model)
+            model, service = await house.enter(request, given.model)
         with naming({name: f"options.{name}" for name in _NAMES} | {"prompt": "inputs"}):
             prompts = [await service.tokenize(text) for text in body.inputs]
             asked = Asked(PREDICT, model, service, Sampling())

@@ -75,7 +75,7 @@ def responses_router(house: House) -> APIRouter:
     )
     async def responses(request: Request) -> Response:
         body = await read_body(request, ResponsesBody, house.body_limits)
-        model, service = house.find(body.model)
+        model, service = await house.enter(request, body.model)
         with naming({"max_tokens": "max_output_tokens", "prompt": "input", "messages": "input"}):
             sampling = _sampling(body)
             options: Options = {**_options(body, sampling), **header_options(request)}

@@ -23,13 +23,12 @@ from firsthand.request import Grammar
 from firsthand.server.answers import Answers
 from firsthand.server.asking import Ask, submit_all
 from firsthand.server.errors import JSON
-from firsthand.server.headers import at_end, request_id_of
+from firsthand.server.headers import at_end, request_id_of, timeout_of
 from firsthand.server.house import House
 from firsthand.server.sse import encode_json
 from firsthand.server.wire.base import Sampling, priority_of
 
 MAX_CHOICES_PER_BODY = 256  # prompts × n
-MAX_DEADLINE_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +96,9 @@ def header_options(request: Request) -> Options:
     priority = request.headers.get("x-priority")
     if priority is not None:
         options["priority"] = _priority(priority)
-    deadline = request.headers.get("x-request-deadline-ms")
-    if deadline is not None:
-        if not re.fullmatch(r"[0-9]{1,8}", deadline, re.ASCII) or not (
-            0 < int(deadline) <= MAX_DEADLINE_MS
-        ):
-            raise InvalidRequest("X-Request-Deadline-Ms", f"takes 1 to {MAX_DEADLINE_MS}")
-        options["timeout_s"] = int(deadline) / 1e3
+    timeout_s = timeout_of(request.headers)
+    if timeout_s is not None:
+        options["timeout_s"] = timeout_s
     return options
 
 

@@ -1,0 +1,80 @@
+"""What the operator's verbs do.
+
+Owns: each verb, and its answer.
+May not know: the socket they come by (`admin.py`).
+Read next: `admin.py`, `running.py`.
+
+`sleep`, `wake_up` and `ps` take `model=NAME`; without it they mean all models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from firsthand.errors import InvalidRequest
+from firsthand.generation.member import Member
+from firsthand.generation.registry import Registry
+from firsthand.server.admin import Verb
+from firsthand.server.entrance import describe
+from firsthand.server.logs import LEVELS, set_level
+
+
+@dataclass(frozen=True, slots=True)
+class Verbs:
+    """`begin_drain` gives the number of requests that are open."""
+
+    registry: Registry
+    clock: Callable[[], float]
+    begin_drain: Callable[[], int]
+    reload_settings: Callable[[], dict[str, Any]]
+
+    def table(self) -> dict[str, Verb]:
+        """Each by its name."""
+        found = (self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel)
+        return {verb.__name__: verb for verb in found}
+
+    async def drain(self, _: dict[str, str]) -> dict[str, Any]:
+        return {"draining": True, "open": self.begin_drain()}
+
+    async def reload(self, _: dict[str, str]) -> dict[str, Any]:
+        return self.reload_settings()
+
+    async def sleep(self, query: dict[str, str]) -> dict[str, Any]:
+        members = self._meant(query)
+        for member in members:
+            await self.registry.sleep(member)
+        return _told(members)
+
+    async def wake_up(self, query: dict[str, str]) -> dict[str, Any]:
+        members = self._meant(query)
+        for member in members:
+            self.registry.wake(member)
+        return _told(members)
+
+    async def ps(self, query: dict[str, str]) -> dict[str, Any]:
+        return {
+            "models": [describe(member, self.clock()) for member in self._meant(query)],
+            "limit_bytes": self.registry.limit.num_bytes,
+            "used_bytes": self.registry.used_bytes or None,
+        }
+
+    async def loglevel(self, query: dict[str, str]) -> dict[str, Any]:
+        level = query.get("level", "")
+        if level not in LEVELS:
+            raise InvalidRequest("level", f"is one of {', '.join(LEVELS)}")
+        set_level(level)
+        return {"level": level}
+
+    def _meant(self, query: dict[str, str]) -> list[Member]:
+        name = query.get("model")
+        return self.registry.members if name is None else [self.registry.member(name)]
+
+
+def _told(members: list[Member]) -> dict[str, Any]:
+    """One status where one model is meant, else each by its name."""
+    by_name = {member.name: member.status.value for member in members}
+    if len(by_name) == 1:
+        return {"status": next(iter(by_name.values()))}
+    return {"models": by_name}
