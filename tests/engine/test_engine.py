@@ -19,15 +19,15 @@ from firsthand.scheduling.scheduler import Scheduler
 
 
 class FakeRunner:
-    """Draws the position as the token; raises in the steps that it is told."""
+    """Draws the position as the token; from call `fail_from` on it raises, `num_faults` times."""
 
-    def __init__(self, fail_in: set[int] | None = None) -> None:
-        self.fail_in = fail_in or set()
-        self.num_steps = 0
+    def __init__(self, fail_from: int = 0, num_faults: int = 1) -> None:
+        self.failing = range(fail_from, fail_from + num_faults) if fail_from else range(0)
+        self.num_calls = 0
 
     def run(self, plan: StepPlan) -> StepResult:
-        self.num_steps += 1
-        if self.num_steps in self.fail_in:
+        self.num_calls += 1
+        if self.num_calls in self.failing:
             raise ValueError("a fault on purpose")
         drawn = tuple(
             Drawn(piece.sequence_id, piece.draw.position) for piece in plan.slices if piece.draw
@@ -87,7 +87,7 @@ def test_a_step_tells_what_it_did() -> None:
 
 def test_s_45_a_step_that_fails_ends_its_requests_and_the_engine_lives() -> None:
     facts: list[StepFacts] = []
-    machine = engine(FakeRunner(fail_in={2}), facts)
+    machine = engine(FakeRunner(fail_from=2, num_faults=3), facts)
     machine.add(request("a"))
     machine.add(request("long", prompt=20))  # in the middle of its prompt when the fault comes
     machine.step()
@@ -99,14 +99,25 @@ def test_s_45_a_step_that_fails_ends_its_requests_and_the_engine_lives() -> None
         assert event.finish.reason is FinishReason.ERROR
         assert "ValueError: a fault on purpose" in str(event.finish.cause)
     assert facts[-1].error is not None
+    assert (facts[-1].num_attempts, facts[-1].num_failed) == (2, 2)
     assert facts[-1].num_used_blocks == 0
     assert not machine.has_work
     machine.add(request("next", new=1))
     assert [event.token_id for event in machine.step()] == [2]
 
 
+def test_s_45_a_step_that_fails_once_is_computed_again_and_nobody_sees_it() -> None:
+    facts: list[StepFacts] = []
+    machine = engine(FakeRunner(fail_from=1), facts)
+    machine.add(request("a", new=1))
+    machine.add(request("b", new=1))
+    assert [event.token_id for event in machine.step()] == [2, 2]
+    assert (facts[0].num_attempts, facts[0].num_failed, facts[0].num_drawn) == (2, 0, 2)
+    assert "a fault on purpose" in str(facts[0].error)
+
+
 def test_the_log_has_where_a_step_failed(caplog: pytest.LogCaptureFixture) -> None:
-    machine = engine(FakeRunner(fail_in={1}), [])
+    machine = engine(FakeRunner(fail_from=1), [])
     machine.add(request("a"))
     machine.step()
     (record,) = caplog.records
@@ -115,7 +126,7 @@ def test_the_log_has_where_a_step_failed(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_those_who_wait_are_not_in_the_failed_step() -> None:
-    machine = engine(FakeRunner(fail_in={1}), [])
+    machine = engine(FakeRunner(fail_from=1, num_faults=5), [])
     for name in "abcd":
         machine.add(request(name, prompt=1, new=1))
     assert [event.request_id for event in machine.step()] == ["a", "b", "c"]
@@ -187,7 +198,7 @@ def test_a_request_past_its_deadline_ends_in_the_next_step() -> None:
 
 
 def test_s_45_a_failed_step_ends_its_sequences_and_not_the_others_of_the_request() -> None:
-    machine = shared_engine(FakeRunner(fail_in={1}), [])
+    machine = shared_engine(FakeRunner(fail_from=1), [])
     machine.add(replace(request("a", prompt=3, new=2), n=3))
     assert [event.index for event in machine.step() if event.finish] == [0]
     events = []

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from firsthand.engine.attempts import MAX_ATTEMPTS
 from firsthand.scheduling.facts import PlanFacts
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
 from tests.simulation.invariants import Watch
@@ -56,11 +57,23 @@ class FakeRunner:
         self.num_free: Callable[[], int] = int
         self.meanwhile: Callable[[], None] = lambda: None
         self.trace: hashlib._Hash | None = None
+        self._again: dict[int, tuple[Life, SequenceSlice]] = {}  # of a step that has failed
+        self._culprits: frozenset[int] = frozenset()
+        self._is_alone = False
+        self._num_parts = 0
+
+    def settle(self) -> None:
+        """The step is over. Who is left was given up: alone in it, at fault, or at the bound."""
+        for life, _ in self._again.values():
+            if not (self._is_alone or self._num_parts >= MAX_ATTEMPTS):
+                raise Violation("I3", f"{life} was given up with others that are at fault")
+            self._fail(life)
+        self._again = {}
 
     def run(self, plan: StepPlan) -> StepResult:
         """Raises Broken where the workload says so, and Violation for all that is wrong."""
         try:
-            return self._run(plan)
+            return self._part(plan) if self._again else self._run(plan)
         except Broken:
             raise
         except Exception as error:
@@ -89,7 +102,7 @@ class FakeRunner:
         number = watch.num_steps
         is_broken = number in self._faults and bool(plan.slices)
         if is_broken:
-            self._scribble(plan)
+            self._break(plan, number)
         self.meanwhile()
         cost_ms = setup.step_ms + setup.token_ms * sum(served)
         clock.now_s += cost_ms * (100 if number in self._jumps else 1) / 1e3
@@ -147,11 +160,52 @@ class FakeRunner:
         error = FAULT if life.bad == "error" else None
         return [Drawn(piece.sequence_id, VOCAB, error=error)]
 
-    def _scribble(self, plan: StepPlan) -> None:
-        """A step that raises leaves garbage wherever it would have written, and all in it fail."""
+    def _break(self, plan: StepPlan, number: int) -> None:
+        """A step that raises leaves garbage wherever it would have written. In one of three none
+        of its sequences is at fault, in one all of them are."""
         self._watch.due = []
+        running, ids = self._watch.running, [piece.sequence_id for piece in plan.slices]
+        at_fault = ((), ids, [ids[number % len(ids)]])[number % 3]
+        self._culprits = frozenset(at_fault)
+        self._is_alone, self._num_parts = len(ids) == 1, 0
+        self._again = {
+            piece.sequence_id: (running[piece.sequence_id], piece) for piece in plan.slices
+        }
+        self._scribble(plan)
+
+    def _part(self, plan: StepPlan) -> StepResult:
+        """A part of a step that has failed: the same slices, as if nothing had been computed."""
+        if self.trace is not None:
+            self.trace.update(repr(plan).encode())
+        self._num_parts += 1
+        if plan.copies:
+            self._shadow.copy(plan.copies, self._setup.block_size)
+        is_broken = any(piece.sequence_id in self._culprits for piece in plan.slices)
+        drawn: list[Drawn] = []
         for piece in plan.slices:
-            life = self._watch.running[piece.sequence_id]
-            self._shadow.write([GARBAGE] * life.computed, piece)
-            life.fault = FAULT
+            life, planned = self._again[piece.sequence_id]
+            if piece != planned:
+                raise Violation("I4", f"{life} is to compute {piece} in place of {planned}")
+            life.computed = piece.start
+            if not is_broken:
+                self._watch.seen["computed again"] += 1
+                del self._again[piece.sequence_id]
+                self._compute(life, piece, drawn)
+                if life.ended and piece.draw is not None:  # aborted during the step
+                    self._watch.due.remove(life)
+        if is_broken:
+            self._scribble(plan)
+            if len(plan.slices) == 1:
+                self._fail(self._again.pop(plan.slices[0].sequence_id)[0])
+            raise Broken(FAULT)
+        return StepResult(tuple(drawn), 0.0, 0.0)
+
+    def _fail(self, life: Life) -> None:
+        life.fault = FAULT
+        if not life.ended:
             self._watch.due.append(life)
+
+    def _scribble(self, plan: StepPlan) -> None:
+        for piece in plan.slices:
+            life, _ = self._again[piece.sequence_id]
+            self._shadow.write([GARBAGE] * len(life.alone.codes), piece)

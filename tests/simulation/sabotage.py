@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from firsthand.engine.attempts import _Attempts
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.kvcache.prefix import Chain, PrefixCache
 from firsthand.kvcache.regions import RegionPool
@@ -252,6 +253,10 @@ def _fail_and_keep_the_blocks(
     original(tables, sequence, **how)
 
 
+def _fail_all_in_the_step(original: Any, attempts: Any, slices: Any, fault: Exception) -> None:
+    attempts._fail(slices, fault)
+
+
 def _forget_followers(original: Any, requests: Requests, leader: Sequence) -> list[Sequence]:
     released: list[Sequence] = original(requests, leader)
     return released[:-1] if len(released) > 1 else released
@@ -408,6 +413,11 @@ SABOTAGES = _table(
         "a failed sequence keeps a block",
         "I1",
         _around(Tables, "release", _fail_and_keep_the_blocks),
+    ),
+    (
+        "a step that fails ends all in it",
+        "I3",
+        _around(_Attempts, "_halve", _fail_all_in_the_step),
     ),
     (
         "a follower is forgotten",

@@ -29,6 +29,7 @@ HAPPENS = (
     "refused",
     "twins",
     "faults",
+    "computed again",
     "aborted during a step",
     "length",
     "context",

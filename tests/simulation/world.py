@@ -176,6 +176,7 @@ class World:
 
     def _step(self) -> None:
         events = _sound(self.engine.step)
+        self.runner.settle()
         facts = self._facts.pop()
         if not facts.request_ids and not events:
             raise Violation("I10", "it stands still")

@@ -61,9 +61,10 @@ class Batcher:
         if width != self._tables.shape[1] or len(tables) > self._tables.shape[0]:
             self._tables = np.empty((max(16, 2 * len(tables)), width), dtype=np.int64)
             self._rows = []
-        known = len(self._rows)
+        rows, self._rows = self._rows, []  # should this fail half done, nothing is known
+        known = len(rows)
         for row, block_ids in enumerate(tables):
-            if row < known and len(block_ids) > 1 and block_ids is self._rows[row]:
+            if row < known and len(block_ids) > 1 and block_ids is rows[row]:
                 continue
             starts = self._starts_of(block_ids)
             self._tables[row, : len(block_ids)] = starts

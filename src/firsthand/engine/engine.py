@@ -1,42 +1,26 @@
 """The engine's step: plan, run, commit.
 
-Owns: the order of the three, the boundary around a failing runner with its line in the log (the
-only place that has the traceback), one fact per step, and the requests that wait for their grammar.
+Owns: the order of the three, one fact per step, and the requests that wait for their grammar.
 May not know: text, threads, arrays, files, who reads the facts.
-Read next: `runner.py` (the real `Runner`), `worker.py` (who calls `step`).
+Read next: `attempts.py` (a step that fails), `runner.py` (the real `Runner`), `worker.py` (who
+calls `step`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from typing import Protocol
 
+from firsthand.engine.attempts import Ran, Runner, run_plan
 from firsthand.engine.facts import StepFacts
 from firsthand.engine.grammar import Grammars, Matcher
 from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
-from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
+from firsthand.scheduling.plan import StepPlan
 from firsthand.scheduling.scheduler import Scheduler
 
 PREPARE_S = 0.002  # how long a step without work waits for a grammar
-
-_LOG = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """Whatever computes. Of one step only the store's contents may tell in a later one's result;
-    what else it keeps saves time."""
-
-    def run(self, plan: StepPlan) -> StepResult: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    result: StepResult
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +103,7 @@ class Engine:
         plan = self._scheduler.plan(started_s)
         request_ids = self._scheduler.request_ids(plan)
         planned_s = self._clock()
-        ran = self._run(plan)
+        ran = run_plan(self._runner, plan)
         ran_s = self._clock()
         events = self._scheduler.commit(plan, ran.result, ran_s)
         times_s = (started_s, planned_s, ran_s, self._clock())
@@ -153,21 +137,11 @@ class Engine:
             for index in range(request.n)
         ]
 
-    def _run(self, plan: StepPlan) -> _Ran:
-        """A runner that raises fails every sequence of the plan, and nothing else."""
-        try:
-            return _Ran(self._runner.run(plan), None)
-        except Exception as fault:
-            error = f"the step failed: {type(fault).__name__}: {fault}"
-            _LOG.exception("a step of %d sequences failed", len(plan.slices))
-            failed = tuple(Drawn(piece.sequence_id, -1, error=error) for piece in plan.slices)
-            return _Ran(StepResult(failed, forward_ms=0.0, sample_ms=0.0), error)
-
     def _facts(
         self,
         plan: StepPlan,
         request_ids: tuple[str, ...],
-        ran: _Ran,
+        ran: Ran,
         events: list[TokenEvent],
         times_s: tuple[float, float, float, float],
     ) -> StepFacts:
@@ -187,6 +161,8 @@ class Engine:
             sample_ms=ran.result.sample_ms,
             commit_ms=(committed_s - ran_s) * 1e3,
             error=ran.error,
+            num_attempts=ran.num_attempts,
+            num_failed=ran.num_failed,
             waiting_by_class=self._scheduler.waiting_by_class,
             running_by_class=self._scheduler.running_by_class,
             num_cached_blocks=self._scheduler.num_cached_blocks,

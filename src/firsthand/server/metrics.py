@@ -71,6 +71,12 @@ class Metrics:
             "firsthand_batch_size", "Sequences of a step", model, registry=r, buckets=BATCH_BUCKETS
         )
         self._step_errors = Counter("firsthand_step_errors", "Failed steps", model, registry=r)
+        self._step_attempts = Counter(
+            "firsthand_step_attempts", "Made after a step had failed", model, registry=r
+        )
+        self._step_failed = Counter(
+            "firsthand_step_failed_sequences", "Given up with their step", model, registry=r
+        )
         self._step_age = Gauge(
             "firsthand_last_step_age_seconds", "Since the last step", model, registry=r
         )
@@ -173,6 +179,8 @@ class _StepCounter:
         self._generated = metrics._tokens.labels(model, "generation")
         self._preempted = metrics._preemptions.labels(model, "memory")
         self._errors = metrics._step_errors.labels(model)
+        self._attempts = metrics._step_attempts.labels(model)
+        self._failed = metrics._step_failed.labels(model)
 
     def count(self, facts: StepFacts) -> None:
         for child, attribute in self._phases:
@@ -184,3 +192,5 @@ class _StepCounter:
             self._preempted.inc(facts.planned.num_preempted)
         if facts.error is not None:
             self._errors.inc()
+            self._attempts.inc(facts.num_attempts)
+            self._failed.inc(facts.num_failed)
