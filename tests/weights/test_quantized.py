@@ -9,7 +9,7 @@ May not know: models. Read next: `quantized_files.py`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_gptq_is_its_formula(
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_symmetric_gptq_needs_no_minimum(tmp_path: Path, bits: int) -> None:
+def test_symmetric_gptq_needs_no_minimum(tmp_path: Path, bits: Literal[4, 8]) -> None:
     codes, scales, zeros = files.made(16, 128, 64, bits)
     zeros[:] = 1 << bits - 1
     tensors = files.gptq(STEM, codes, scales, zeros, np.arange(128) // 64, bits, 1)
@@ -190,7 +190,7 @@ def test_compressed_tensors_is_its_librarys_own_reading(
     theirs = compressor.decompress(stored, scheme)["weight"].float().numpy()
     tensors = {f"{STEM}.{part}": _numpy(torch, value) for part, value in stored.items()}
     args = {"num_bits": bits, "type": kind, "strategy": strategy}
-    config = {"quant_method": "compressed-tensors", "format": form}
+    config: dict[str, object] = {"quant_method": "compressed-tensors", "format": form}
     config |= {"config_groups": {"group_0": {"weights": args, "targets": ["Linear"]}}}
     checkpoint = open_checkpoint(files.write_folder(tmp_path, tensors, config))
     assert list(checkpoint.tensors) == [f"{STEM}.weight"]
@@ -208,7 +208,10 @@ def _numpy(torch: Any, value: Any) -> Array:
 def test_float8_in_blocks(tmp_path: Path) -> None:
     raw = np.random.default_rng(0).integers(0, 126, (20, 96), dtype=np.uint8)
     scales = np.random.default_rng(1).uniform(0.001, 0.1, (3, 2)).astype(np.float32)
-    tensors = {f"{STEM}.weight": raw, f"{STEM}.weight_scale_inv": scales}
+    tensors: dict[str, Array] = {
+        f"{STEM}.weight": raw,
+        f"{STEM}.weight_scale_inv": scales,
+    }
     setting = {"quant_method": "fp8", "weight_block_size": [8, 64]}
     checkpoint = open_checkpoint(files.write_folder(tmp_path, tensors, setting))
     from firsthand.quant.bits import float8_to_float32
