@@ -22,6 +22,7 @@ MAX_BIASED_TOKENS = 1024
 MAX_STOP_IDS = 64
 MAX_CHOICES = 128
 MAX_GRAMMAR_CHARS = 256 * 1024
+MAX_PROMPT_SCORES = 2**18  # entries that one request may ask for of its prompt's tokens
 
 
 class FinishReason(StrEnum):
@@ -142,8 +143,9 @@ class Grammar:
 class StopRules:
     """When a sequence ends. Stop strings are not here: they are text, and `generation` owns text.
 
-    `end_token_ids` are the model's own (ignored when `ignore_end` is set), `stop_token_ids` the
-    caller's. Neither ends a sequence before `min_tokens` new tokens.
+    `max_tokens` 0 generates nothing: the prompt alone is computed. `end_token_ids` are the model's
+    own (ignored when `ignore_end` is set), `stop_token_ids` the caller's. Neither ends a sequence
+    before `min_tokens` new tokens.
     """
 
     max_tokens: int
@@ -154,7 +156,7 @@ class StopRules:
     repetition: RepetitionGuard | None = None
 
     def __post_init__(self) -> None:
-        check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        check_integer("max_tokens", self.max_tokens, 0, 2**31 - 1)
         check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
         if len(self.stop_token_ids) > MAX_STOP_IDS:
             raise InvalidRequest("stop_token_ids", f"at most {MAX_STOP_IDS} ids")
@@ -170,6 +172,13 @@ class Priority(StrEnum):
     BACKGROUND = "background"
 
 
+class Pooling(StrEnum):
+    """How the hidden states of a prompt's tokens become one vector."""
+
+    LAST = "last"  # that of the last token, which has seen all the others
+    MEAN = "mean"  # of all of them, added in order
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A prompt to continue, `n` times. `seed` has always a value here: `generation` draws one if
@@ -180,6 +189,10 @@ class Request:
     only between requests of one tenant and one `cache_salt`. `deadline_s`, on the engine's clock,
     ends it with DEADLINE; None is no limit. A `grammar` has the last word on where a text may end,
     so nothing that would move its end goes with it.
+
+    Of the prompt itself can be asked, in its first sequence: with `prompt_logprobs`, the
+    log-probability of each token but the first, and so many alternatives; with `pooling`, one
+    vector, and then nothing is generated.
     """
 
     request_id: str
@@ -193,6 +206,8 @@ class Request:
     cache_salt: str = ""
     deadline_s: float | None = None
     grammar: Grammar | None = None
+    prompt_logprobs: int | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
@@ -201,6 +216,35 @@ class Request:
         check_integer("n", self.n, 1, MAX_CHOICES)
         if self.grammar is not None:
             _check_ends_freely(self.stop, self.grammar.field)
+        if self.prompt_logprobs is not None:
+            _check_scores(self.prompt_logprobs, len(self.prompt_token_ids))
+        if self.pooling is not None or not self.stop.max_tokens:
+            _check_generates_nothing(self)
+
+    @property
+    def generates(self) -> bool:
+        return self.stop.max_tokens > 0
+
+
+def _check_scores(num_alternatives: int, num_tokens: int) -> None:
+    check_integer("prompt_logprobs", num_alternatives, 0, MAX_LOGPROBS)
+    if num_tokens * (1 + num_alternatives) > MAX_PROMPT_SCORES:
+        raise InvalidRequest(
+            "prompt_logprobs",
+            f"{num_tokens} tokens with {num_alternatives} alternatives each are over "
+            f"{MAX_PROMPT_SCORES} entries",
+        )
+
+
+def _check_generates_nothing(request: Request) -> None:
+    if request.generates:
+        raise InvalidRequest("max_tokens", "must be 0 with pooling, which generates nothing")
+    if request.n > 1:
+        raise InvalidRequest("n", "must be 1 where nothing is generated")
+    if request.grammar is not None:
+        raise InvalidRequest(request.grammar.field, "is for text, and nothing is generated")
+    if (request.pooling is None) == (request.prompt_logprobs is None):
+        raise InvalidRequest("max_tokens", "0 is for prompt_logprobs or for pooling, one of them")
 
 
 def _check_ends_freely(stop: StopRules, field: str) -> None:
@@ -210,13 +254,31 @@ def _check_ends_freely(stop: StopRules, field: str) -> None:
         raise InvalidRequest("min_tokens", f"not together with {field}, which says where to end")
 
 
-class TokenEvent(NamedTuple):
-    """One new token of a sequence, or its end, or both; `index` is which of the request's n.
-    A named tuple, for hundreds are made in a step.
+class TokenScore(NamedTuple):
+    """The log-probability of a token that was given, and the likeliest ones in its place."""
 
-    `token_id` is None only when the sequence ends without a new token (cancelled, error).
-    `logprob` and `top_logprobs` are of the model's own distribution: before penalties, bias and
-    temperature. `at_s` is the engine's clock when the token was committed.
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """What a step found of a prompt that was asked about: the scores of its next tokens, the
+    first of which is the prompt's second; or at the end the sum of the hidden states that are
+    pooled, as little-endian float64."""
+
+    scores: tuple[TokenScore, ...] = ()
+    pooled: bytes = b""
+
+
+class TokenEvent(NamedTuple):
+    """One new token of a sequence, or its end, or both, or a part of what was asked of its prompt;
+    `index` is which of the request's n. A named tuple, for hundreds are made in a step.
+
+    `token_id` is None when the sequence ends without a new token (cancelled, error, nothing to
+    generate), or has not begun to generate. `logprob` and `top_logprobs` are of the model's own
+    distribution: before penalties, bias and temperature. `at_s` is the engine's clock when the
+    token was committed.
     """
 
     request_id: str
@@ -226,6 +288,7 @@ class TokenEvent(NamedTuple):
     top_logprobs: tuple[tuple[int, float], ...] = ()
     finish: Finish | None = None
     index: int = 0  # type: ignore[assignment]  # in place of tuple.index, which nobody asks
+    prompt: PromptPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

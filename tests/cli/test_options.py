@@ -25,7 +25,7 @@ from firsthand.generation.options import Options, read_options
 # One sequence; the defaults.
 NOT_ON_THE_COMMAND_LINE = {"max_sequences", "max_step_tokens", "max_logit_rows"}
 NOBODY_ELSE_IS_THERE = {"priority", "tenant", "cache_salt", "timeout_s"}
-FOR_PROGRAMS = {"response_format", "grammar"}
+FOR_PROGRAMS = {"response_format", "grammar", "prompt_logprobs"}
 
 
 def names(group: type[Loading] | type[Sampling]) -> set[str]:

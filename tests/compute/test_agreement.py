@@ -31,6 +31,18 @@ def test_every_format(name: str) -> None:
     assert relative(got, want) <= (2e-6 if name.startswith(("float", "bfloat")) else 3e-4)
 
 
+def test_rows_asked_for_afterwards() -> None:
+    model = MicroModel.random(spec(), FORMATS["float32"])
+    ids = np.random.default_rng(4).integers(0, model.spec.vocab_size, 30)
+    native, reference = NativeExecutor(threads=2), TorchExecutor()
+    for executor in (native, reference):
+        model.load(executor)
+        run_whole(executor, model, ids)
+    rows = np.array([29, 0, 7], dtype=np.int32)
+    assert relative(native.logits(rows), reference.logits(rows)) <= 2e-6
+    assert relative(native.hidden(rows), reference.hidden(rows)) <= 2e-6
+
+
 @pytest.mark.parametrize("attention", ["formula", "tiled", "fast"])
 def test_every_attention_over_a_float16_cache(attention: AttentionName) -> None:
     model = MicroModel.random(spec(), FORMATS["float32"])

@@ -57,6 +57,11 @@ class FakeExecutor:
         logits[np.arange(len(logits)), batch.token_ids[batch.logit_rows]] = 2.0
         return logits
 
+    def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        raise NotImplementedError
+
+    hidden = logits
+
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         return self.run(batch, store), [OpTime("embed", "", (batch.num_tokens, 4), 0.1, 16)]
 

@@ -53,7 +53,7 @@ def test_what_is_not_supported_is_said(ask: Ask) -> None:
     """A field that is refused takes nothing but null."""
     chat = ask("GET", "/openapi.json").json()["components"]["schemas"]["ChatBody"]
     assert chat["additionalProperties"] is False
-    for name in ("functions", "prompt_logprobs", "function_call"):
+    for name in ("functions", "prediction", "function_call"):
         assert chat["properties"][name]["type"] == "null"
     assert chat["properties"]["temperature"]["anyOf"][0] == {
         "type": "number",

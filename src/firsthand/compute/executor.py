@@ -127,6 +127,14 @@ class Executor(Protocol):
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         """(L, V) logits; valid until the next call."""
 
+    def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """(R, V) those of any rows of the last batch, at most `max_logit_rows` at once, with the
+        bits that `run` would have given them; valid until the next call."""
+
+    def hidden(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """(R, M) what the head reads of rows of the last batch: the last layer's result, normed.
+        The caller's own."""
+
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         """As `run`, with one entry per operator in order of execution. Same bits, slower."""
 

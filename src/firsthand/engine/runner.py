@@ -16,19 +16,26 @@ from numpy.typing import NDArray
 from firsthand.compute.executor import Executor, OpTime
 from firsthand.engine.batching import Batcher, flat_batch
 from firsthand.engine.constraints import Constraints
-from firsthand.engine.sampler import Masks, Sampled
+from firsthand.engine.readings import Readings, Sample
+from firsthand.engine.sampler import Masks
 from firsthand.errors import EngineError
 from firsthand.kvcache.store import KVStore
 from firsthand.request import SamplingParams
-from firsthand.scheduling.plan import Draw, Drawn, SequenceSlice, StepPlan, StepResult
-
-Sample = Callable[[NDArray[np.float32], Sequence[Draw], Masks | None], Sampled]
+from firsthand.scheduling.plan import (
+    Draw,
+    Drawn,
+    SequenceSlice,
+    StepPlan,
+    StepResult,
+    WasRead,
+)
 
 
 class ModelRunner:
     """Executor, store and sampler as a `Runner`. What it keeps between two steps (block tables in
     `batching`, settings in `sampler`, places in a grammar in `constraints`) saves time and cannot
-    change a result: each says why. Without `constraints`, a draw with a grammar is a fault."""
+    change a result: each says why. Without `constraints`, a draw with a grammar is a fault; so is
+    a `read` without `readings`."""
 
     def __init__(
         self,
@@ -38,6 +45,7 @@ class ModelRunner:
         sample: Sample,
         clock: Callable[[], float],
         constraints: Constraints | None = None,
+        readings: Readings | None = None,
     ) -> None:
         self._executor = executor
         self._store = store
@@ -46,6 +54,7 @@ class ModelRunner:
         self._clock = clock
         self._batcher = Batcher(store)
         self._constraints = constraints
+        self._readings = readings
 
     def run(self, plan: StepPlan) -> StepResult:
         for copy in plan.copies:
@@ -61,11 +70,17 @@ class ModelRunner:
             wanted = (len(drawing), self._vocab_size)
             raise EngineError(f"the executor gave logits {logits.shape} instead of {wanted}")
         drawn = self._draw(logits, drawing) if drawing else ()
+        reads: tuple[WasRead, ...] = ()
+        if any(piece.read for piece in plan.slices):  # in the draws' memory, so after them
+            if self._readings is None:
+                raise EngineError("a prompt was to be read, and nothing here can")
+            reads = self._readings.read(plan.slices, batch.row_starts)
         sampled_s = self._clock()
         return StepResult(
             drawn,
             forward_ms=(ran_s - started_s) * 1e3,
             sample_ms=(sampled_s - ran_s) * 1e3,
+            reads=reads,
         )
 
     def _draw(

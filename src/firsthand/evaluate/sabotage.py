@@ -76,6 +76,7 @@ class SplitByBatch:
     def __init__(self, whole: NativeExecutor, split: NativeExecutor) -> None:
         self._whole = whole
         self._split = split
+        self._last = whole  # which of them ran
         self.load_weight = whole.load_weight
         self.load_vector = whole.load_vector
         self.alias = whole.alias
@@ -86,7 +87,14 @@ class SplitByBatch:
         return self._whole.pool
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
-        return self._plan_for(batch).run(batch, store)
+        self._last = self._plan_for(batch)
+        return self._last.run(batch, store)
+
+    def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self._last.logits(rows)
+
+    def hidden(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self._last.hidden(rows)
 
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         return self._plan_for(batch).trace(batch, store)

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from firsthand.compute.executor import Executor
 from firsthand.compute.native._native import Threads
-from firsthand.compute.native.executor import available_threads
+from firsthand.compute.native.cores import available_threads
 from firsthand.engine.constraints import Constraints
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
 from firsthand.engine.grammar import Grammars
+from firsthand.engine.readings import Readings
 from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import Sampler
 from firsthand.errors import EngineError
@@ -47,13 +48,15 @@ def assemble(
 ) -> Assembly:
     """`loaded` is claimed by the caller: two engines would share scratch memory and blocks."""
     grammars = Grammars(loaded.tokenizer, loaded.limits.vocab_size)
+    sample = sampler_of(loaded.executor)
     runner = ModelRunner(
         loaded.executor,
         loaded.store,
         loaded.limits.vocab_size,
-        sampler_of(loaded.executor),
+        sample,
         clock,
         Constraints(grammars),
+        Readings(loaded.executor, sample, loaded.max_logit_rows),
     )
     scheduler = build_scheduler(loaded, clock)
     engine = Engine(scheduler, runner, clock, on_step, grammars)

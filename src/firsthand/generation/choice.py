@@ -7,8 +7,9 @@ Read next: `text/detokenize.py`, `text/stops.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from firsthand.generation.completion import Chunk, Completion, TokenLogprob
 from firsthand.generation.report import Report, Timeline
@@ -37,12 +38,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one event brought: its text, its token if it had one, when it came."""
+    """What one event brought: its text, its token if it had one, when it came; and what it told of
+    the prompt's next tokens."""
 
     text: str
     token_id: int | None
     at_s: float
     logprob: TokenLogprob | None
+    prompt: tuple[TokenLogprob | None, ...] = ()
 
 
 class Choice:
@@ -64,6 +67,8 @@ class Choice:
         self._num_given = 0  # pieces in the chunks that have certainly reached the caller
         self._num_in_chunk = 0  # the same, with the last chunk
         self._detokenize_s = 0.0
+        self._num_scored = 0  # tokens of the prompt that have their entry
+        self._pooled = b""
 
     @property
     def ended(self) -> bool:
@@ -78,9 +83,12 @@ class Choice:
         """The finish that the event brings, the engine's or a stop string's before it."""
         started_s = self._clock()
         logprob = self._logprob(event)
+        prompt = self._prompt_entries(event)
         text, finish = self._text_of(event)
         # In one go: an interrupt finds a token with its text and its logprob, or none of them.
-        self._pieces.append(_Piece(text, event.token_id, event.at_s, logprob))
+        self._pieces.append(_Piece(text, event.token_id, event.at_s, logprob, prompt))
+        if event.prompt is not None and event.prompt.pooled:
+            self._pooled = event.prompt.pooled
         self._detokenize_s += self._clock() - started_s
         return finish
 
@@ -95,6 +103,7 @@ class Choice:
             logprobs=logprobs if self._wants_logprobs else None,
             completion=self.completion,
             index=self.index,
+            prompt_logprobs=_of_prompt(pieces) if self._reads_prompt else None,
         )
 
     def was_given(self) -> None:
@@ -125,6 +134,8 @@ class Choice:
             report=report,
             logprobs=logprobs if self._wants_logprobs else None,
             index=self.index,
+            prompt_logprobs=_of_prompt(self._pieces) if self._reads_prompt else None,
+            pooled=self._pooled,
         )
 
     def _text_of(self, event: TokenEvent) -> tuple[str, Finish | None]:
@@ -153,20 +164,46 @@ class Choice:
         """The entry of the event's token, if entries were asked for."""
         if not self._wants_logprobs or event.token_id is None or event.logprob is None:
             return None
-        raw = self._tokens.token_bytes(event.token_id)
+        return self._entry(event.token_id, event.logprob, event.top_logprobs)
+
+    @property
+    def _reads_prompt(self) -> bool:
+        return self._job.request.prompt_logprobs is not None and self.index == 0
+
+    def _prompt_entries(self, event: TokenEvent) -> tuple[TokenLogprob | None, ...]:
+        """Those of the prompt's tokens that the event tells of; the first token has none, and goes
+        with the first event."""
+        scores = () if event.prompt is None else event.prompt.scores
+        if not self._reads_prompt or (self._num_scored and not scores):
+            return ()
+        first: tuple[None, ...] = () if self._num_scored else (None,)
+        start = self._num_scored + len(first)
+        self._num_scored = start + len(scores)
+        token_ids = self._job.request.prompt_token_ids[start : self._num_scored]
+        entries = (self._entry(t, *score) for t, score in zip(token_ids, scores, strict=True))
+        return (*first, *entries)
+
+    def _entry(
+        self, token_id: int, logprob: float, top: tuple[tuple[int, float], ...]
+    ) -> TokenLogprob:
+        raw = self._tokens.token_bytes(token_id)
         return TokenLogprob(
-            token_id=event.token_id,
+            token_id=token_id,
             text=_text(raw),
             raw=raw,
-            logprob=event.logprob,
+            logprob=logprob,
             top=tuple(
-                (token_id, _text(self._tokens.token_bytes(token_id)), logprob)
-                for token_id, logprob in event.top_logprobs
+                (other_id, _text(self._tokens.token_bytes(other_id)), value)
+                for other_id, value in top
             ),
         )
 
 
 _ENDS_BY_ID = (FinishReason.END_TOKEN, FinishReason.STOP_ID)
+
+
+def _of_prompt(pieces: Sequence[_Piece]) -> tuple[TokenLogprob | None, ...]:
+    return tuple(chain.from_iterable(piece.prompt for piece in pieces))
 
 
 def _text(raw: bytes) -> str:

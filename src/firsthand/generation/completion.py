@@ -16,7 +16,8 @@ from firsthand.request import Finish, Usage
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One generated token under the model's own distribution (before penalties and temperature).
+    """One token, generated or of the prompt, under the model's own distribution (before penalties
+    and temperature).
 
     `text` is what the token's bytes decode to on their own; half a character gives U+FFFD, and
     `raw` has the bytes themselves. `top` are (token id, text, logprob), likeliest first.
@@ -39,6 +40,10 @@ class Completion:
     has one entry per token id, or is None if they were not asked for. `seed` repeats the answer,
     also on its own: that of `index` of a request with n > 1 is the request's plus the index. Each
     has a report, of its own tokens; memory and the sums over steps in it are the request's.
+
+    `prompt_logprobs`, if they were asked for, are in the completion of index 0: one entry per token
+    of the prompt, and None for the first, which follows nothing. `pooled` is what `embedding.py`
+    makes a vector of; empty but where one was asked for.
     """
 
     text: str
@@ -49,6 +54,8 @@ class Completion:
     report: Report
     logprobs: tuple[TokenLogprob, ...] | None = None
     index: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    pooled: bytes = b""
 
     @property
     def finish_reason(self) -> str:
@@ -69,8 +76,15 @@ class Completion:
             },
             "seed": self.seed,
             "logprobs": None if self.logprobs is None else [_logprob(x) for x in self.logprobs],
+            **self._prompt_logprobs(),
             **self.report.to_dict(),
         }
+
+    def _prompt_logprobs(self) -> dict[str, Any]:
+        entries = self.prompt_logprobs
+        if entries is None:
+            return {}
+        return {"prompt_logprobs": [None if x is None else _logprob(x) for x in entries]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +94,8 @@ class Chunk:
     The texts of all chunks joined are `completion.text`, the token ids joined are its
     `token_ids`. Text may come later than its token (half a character, a possible stop string),
     so either may be empty. Exactly the last chunk has a `completion`. With n > 1 that holds for
-    the chunks of each `index`.
+    the chunks of each `index`. `prompt_logprobs` joined are the completion's, and come no later
+    than the first token.
     """
 
     text: str
@@ -88,6 +103,7 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...] | None = None
     completion: Completion | None = None
     index: int = 0
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
     @property
     def finish_reason(self) -> str | None:

@@ -301,6 +301,8 @@ class LLM:
             cache_salt=checked.cache_salt,
             deadline_s=None if checked.timeout_s is None else called_s + checked.timeout_s,
             grammar=checked.grammar,
+            prompt_logprobs=checked.prompt_logprobs,
+            pooling=checked.pooling,
         )
         return Job(request, checked.stop_strings, continues, called_s, self._clock())
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from firsthand.checks import check_choice, check_integer, check_number, shown
@@ -23,6 +23,7 @@ from firsthand.request import (
     MAX_CHOICES,
     MAX_SEED,
     Grammar,
+    Pooling,
     Priority,
     RepetitionGuard,
     SamplingParams,
@@ -40,7 +41,8 @@ MAX_TIMEOUT_S = 30 * 86_400.0
 class Options(TypedDict, total=False):
     """Keyword arguments of a generation, beside `n`; `read_options` states each default."""
 
-    max_tokens: int | None  # 256; beyond the context, the generation ends when that is full
+    max_tokens: int | None  # 256; beyond the context, the generation ends when that is full; 0
+    # generates nothing, for `prompt_logprobs` alone
     min_tokens: int | None  # 0; no end token or stop id ends it before so many tokens
     temperature: float | None  # 1.0; 0 is greedy
     top_k: int | None  # 0: off
@@ -51,6 +53,9 @@ class Options(TypedDict, total=False):
     frequency_penalty: float | None  # 0.0: off
     logit_bias: Mapping[int, float] | None  # none; added to the logits of these token ids
     logprobs: int | None  # off; how many alternatives beside the token's own logprob
+    prompt_logprobs: (
+        int | None
+    )  # off; of the prompt's tokens, and how many alternatives beside each
     seed: int | None  # drawn from the operating system, and reported back
     stop: str | Sequence[str] | None  # none; the text ends before the first of these
     stop_token_ids: Iterable[int] | None  # none
@@ -64,6 +69,7 @@ class Options(TypedDict, total=False):
     grammar: Grammar | Mapping[str, Any] | None  # none; {"json" | "regex" | "choice" | "grammar"}
 
 
+COMPANY = ("priority", "tenant", "cache_salt", "timeout_s")
 _SAMPLING = (
     "temperature",
     "top_k",
@@ -94,6 +100,19 @@ class Checked:
     cache_salt: str
     timeout_s: float | None
     grammar: Grammar | None = None
+    prompt_logprobs: int | None = None
+    pooling: Pooling | None = None
+
+
+def read_pooling(pooling: str, options: Mapping[str, Any]) -> Checked:
+    """For one vector of the prompt, and no text; of the options, those of company may be given.
+
+    Raises InvalidRequest.
+    """
+    check_names(options, COMPANY)
+    check_choice("pooling", pooling, tuple(Pooling))
+    checked = read_options({**options, "max_tokens": 0}, frozenset())
+    return replace(checked, pooling=Pooling(pooling))
 
 
 def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> Checked:
@@ -130,6 +149,7 @@ def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> C
         cache_salt=_name("cache_salt", given.get("cache_salt", "")),
         timeout_s=timeout_s,
         grammar=_grammar(given),
+        prompt_logprobs=given.get("prompt_logprobs"),
     )
 
 

@@ -331,6 +331,8 @@ class Service:
             cache_salt=checked.cache_salt,
             deadline_s=None if timeout_s is None else prompt.called_s + timeout_s,
             grammar=checked.grammar,
+            prompt_logprobs=checked.prompt_logprobs,
+            pooling=checked.pooling,
         )
 
     def _report(self, request: Request, timeline: Timeline, steps: StepTimes) -> Report:

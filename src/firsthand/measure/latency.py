@@ -22,7 +22,7 @@ from typing import Any, Literal
 from firsthand.checks import check_integer
 from firsthand.compute.buckets import CompileFacts
 from firsthand.compute.executor import OpTime
-from firsthand.compute.native.executor import available_threads
+from firsthand.compute.native.cores import available_threads
 from firsthand.errors import ContextLengthExceeded
 from firsthand.generation.llm import LLM
 from firsthand.generation.loading import LoadedModel

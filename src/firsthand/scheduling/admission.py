@@ -48,7 +48,7 @@ class Limits:
 def max_stored_tokens(request: Request, limits: Limits) -> int:
     """Tokens that a request can have in the store at most: all but the last one drawn."""
     whole = len(request.prompt_token_ids) + request.stop.max_tokens
-    return min(whole, limits.context_length) - 1
+    return min(whole, limits.context_length) - request.generates
 
 
 def check_fits(request: Request, limits: Limits, num_blocks: int, block_size: int) -> None:
@@ -73,15 +73,14 @@ def check_fits(request: Request, limits: Limits, num_blocks: int, block_size: in
 def check_request(request: Request, limits: Limits) -> None:
     """Raise InvalidRequest on what cannot be run.
 
-    A prompt must leave room for one new token. `max_tokens` beyond the context is no error: the
-    sequence then ends with reason CONTEXT.
+    A prompt must leave room for one new token, if there is to be one. `max_tokens` beyond the
+    context is no error: the sequence then ends with reason CONTEXT.
     """
     num_prompt_tokens = len(request.prompt_token_ids)
-    if num_prompt_tokens >= limits.context_length:
+    if num_prompt_tokens + request.generates > limits.context_length:
+        room = "leave no room for a new one" if request.generates else "do not fit"
         raise ContextLengthExceeded(
-            "prompt",
-            f"{num_prompt_tokens} tokens leave no room for a new one in a context of "
-            f"{limits.context_length}",
+            "prompt", f"{num_prompt_tokens} tokens {room} in a context of {limits.context_length}"
         )
     _check_ids("prompt", request.prompt_token_ids, limits.vocab_size)
     _check_ids("stop_token_ids", request.stop.stop_token_ids, limits.vocab_size)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firsthand.request import Grammar, SamplingParams
+from firsthand.request import Grammar, SamplingParams, TokenScore
 
 
 class Draw(NamedTuple):
@@ -35,11 +35,29 @@ class Draw(NamedTuple):
     grammar: Grammar | None = None
 
 
+class Score(NamedTuple):
+    """Tell how likely each of `targets` was: the token after row `first` of the slice, after the
+    next row, and so on; and the `num_alternatives` likeliest ones beside each."""
+
+    first: int
+    targets: tuple[int, ...]
+    num_alternatives: int
+
+
+class Pool(NamedTuple):
+    """Add the hidden states of the slice's rows from `first` on, one by one, to the sum that
+    `carry` is (little-endian float64; empty: zero)."""
+
+    first: int
+    carry: bytes
+
+
 class SequenceSlice(NamedTuple):
     """Compute `token_ids` of one sequence at positions start, start + 1, …
 
     `block_ids` hold positions 0 … start + len(token_ids) − 1. `draw` is set when the slice ends
-    at the last known token, so that its last row's logits give the next one.
+    at the last known token, so that its last row's logits give the next one. `read` is what else
+    is wanted of its rows.
     """
 
     sequence_id: int
@@ -47,6 +65,7 @@ class SequenceSlice(NamedTuple):
     start: int
     block_ids: tuple[int, ...]
     draw: Draw | None
+    read: Score | Pool | None = None
 
 
 class BlockCopy(NamedTuple):
@@ -79,10 +98,21 @@ class Drawn(NamedTuple):
     error: str | None = None
 
 
+class WasRead(NamedTuple):
+    """What a slice's `read` asked for: a score per target, or the sum. `error` set: neither."""
+
+    sequence_id: int
+    scores: tuple[TokenScore, ...] = ()
+    carry: bytes = b""
+    error: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One `Drawn` per slice that had a `draw`, in the plan's order; times in milliseconds."""
+    """One `Drawn` per slice that had a `draw`, one `WasRead` per slice that had a `read`, in the
+    plan's order; times in milliseconds."""
 
     drawn: tuple[Drawn, ...]
     forward_ms: float
     sample_ms: float
+    reads: tuple[WasRead, ...] = ()

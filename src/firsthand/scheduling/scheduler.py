@@ -22,10 +22,11 @@ its class, and after a few evictions returns with its whole length and is left a
 from __future__ import annotations
 
 from firsthand.kvcache.prefix import PrefixCache
-from firsthand.request import Finish, FinishReason, Request, TokenEvent
+from firsthand.request import Finish, FinishReason, PromptPart, Request, TokenEvent
 from firsthand.scheduling.admission import Limits, check_fits, check_request
 from firsthand.scheduling.facts import Admitted, PlanFacts
 from firsthand.scheduling.memory import Memory
+from firsthand.scheduling.outcomes import fault_of
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
 from firsthand.scheduling.policy import CLASSES, Policy, borrowers, new_credits
 from firsthand.scheduling.requests import Requests
@@ -172,28 +173,34 @@ class Scheduler:
         return tuple([running[piece.sequence_id].request.request_id for piece in plan.slices])
 
     def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[TokenEvent]:
-        """Take the result of `plan`: one event per drawn token or failed sequence, in its order,
-        after one for each sequence that the plan found past its deadline.
+        """Take the result of `plan`: one event per drawn token, part of a prompt that was read, or
+        ended sequence, in its order, after one for each that the plan found past its deadline.
 
         A fault of one sequence ends that one only. A sequence aborted since `plan` is passed over.
         """
         events, self._ended = self._ended, []
         drawn = {outcome.sequence_id: outcome for outcome in result.drawn}
+        reads = {read.sequence_id: read for read in result.reads}
         running = self._running.sequences
         for piece in plan.slices:
             sequence = running.get(piece.sequence_id)
             if sequence is None:
                 continue
-            outcome = drawn.get(piece.sequence_id)
-            fault = _fault(piece, outcome, self._limits.vocab_size)
+            outcome, read = drawn.get(piece.sequence_id), reads.get(piece.sequence_id)
+            fault = fault_of(piece, outcome, read, self._limits.vocab_size)
             if fault is not None:
                 events.append(self._finish(sequence, FinishReason.ERROR, now_s, fault))
                 continue
             sequence.num_computed += len(piece.token_ids)
             if sequence.num_computed >= sequence.publish_at:
                 self._tables.publish(sequence)
+            part = None if read is None else sequence.take_read(read)
             if outcome is not None:
-                events.append(self._draw(sequence, outcome, now_s))
+                events.append(self._draw(sequence, outcome, now_s, part))
+            elif not sequence.gap:  # nothing is generated
+                events.append(self._finish(sequence, FinishReason.LENGTH, now_s, 0, part))
+            elif part is not None:
+                events.append(_event(sequence, now_s, part))
         return events
 
     def check_invariants(self) -> None:
@@ -296,7 +303,9 @@ class Scheduler:
         self._borrows = borrowers(served, wants, shares)
         return tuple(served)
 
-    def _draw(self, sequence: Sequence, outcome: Drawn, now_s: float) -> TokenEvent:
+    def _draw(
+        self, sequence: Sequence, outcome: Drawn, now_s: float, part: PromptPart | None
+    ) -> TokenEvent:
         """Take a token; end the sequence if it is its last one."""
         known, token_id = sequence.known, outcome.token_id
         known.append(token_id)
@@ -320,6 +329,7 @@ class Scheduler:
             outcome.top_logprobs,
             finish,
             sequence.index,
+            part,
         )
 
     def _is_full(self) -> bool:
@@ -352,14 +362,16 @@ class Scheduler:
         self._num_preempted += 1
 
     def _finish(
-        self, sequence: Sequence, reason: FinishReason, now_s: float, cause: str | None = None
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        now_s: float,
+        cause: int | str | None = None,
+        part: PromptPart | None = None,
     ) -> TokenEvent:
         """End a sequence without a token."""
         self._end(sequence, failed=reason is FinishReason.ERROR)
-        finish = Finish(reason, cause)
-        return TokenEvent(
-            sequence.request.request_id, None, now_s, finish=finish, index=sequence.index
-        )
+        return _event(sequence, now_s, part, Finish(reason, cause))
 
     def _end(self, sequence: Sequence, *, failed: bool = False) -> None:
         if sequence.leads:
@@ -372,14 +384,9 @@ class Scheduler:
         self._requests.end(sequence)
 
 
-def _fault(piece: SequenceSlice, outcome: Drawn | None, vocab_size: int) -> str | None:
-    """What is wrong with the outcome of a slice, for the one sequence it belongs to."""
-    if outcome is None:
-        return "the runner gave no token" if piece.draw is not None else None
-    if outcome.error is not None:
-        return outcome.error
-    if piece.draw is None:
-        return "the runner gave a token that was not asked for"
-    if not 0 <= outcome.token_id < vocab_size:
-        return f"the runner gave token id {outcome.token_id}, outside 0…{vocab_size - 1}"
-    return None
+def _event(
+    sequence: Sequence, now_s: float, part: PromptPart | None, finish: Finish | None = None
+) -> TokenEvent:
+    """Without a token."""
+    request_id, index = sequence.request.request_id, sequence.index
+    return TokenEvent(request_id, None, now_s, finish=finish, index=index, prompt=part)

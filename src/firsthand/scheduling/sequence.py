@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from firsthand.kvcache.prefix import Chain
-from firsthand.request import MAX_SEED, Request, SamplingParams
-from firsthand.scheduling.plan import Draw, SequenceSlice
+from firsthand.request import MAX_SEED, PromptPart, Request, SamplingParams
+from firsthand.scheduling.plan import Draw, SequenceSlice, WasRead
 from firsthand.scheduling.policy import class_index
+from firsthand.scheduling.reading import Reading, reading_of
 
 NEVER = 2**62  # of a count of tokens that no sequence reaches
 
@@ -39,6 +40,7 @@ class Sequence:
     sequence has none, keeps what was drawn, and computes again. `max_stored` tokens are the most
     that it can ever have in the store. `publish_at` is the number of computed tokens that fills the
     next block to be published. `leads` is set while others of its request wait for its prompt.
+    `reading` is what is asked of its prompt, until that is known.
     """
 
     sequence_id: int
@@ -55,6 +57,8 @@ class Sequence:
     looks_back: bool = field(init=False)
     ending_ids: frozenset[int] = field(init=False)
     asks_each_token: bool = field(init=False)
+    generates: bool = field(init=False)
+    reading: Reading | None = field(init=False)
     num_computed: int = 0
     block_ids: tuple[int, ...] = ()
     capacity: int = 0
@@ -78,11 +82,28 @@ class Sequence:
         self.looks_back = request.sampling.needs_history or request.grammar is not None
         self.ending_ids = request.stop.end_token_ids | request.stop.stop_token_ids
         self.asks_each_token = request.stop.repetition is not None
+        self.generates = request.generates
+        self.reading = reading_of(request, self.index)
 
     @property
     def gap(self) -> int:
         """Tokens known but not computed: the one currency of scheduling."""
         return len(self.known) - self.num_computed
+
+    @property
+    def num_findable(self) -> int:
+        """The first tokens that may be found computed: all but the last known, whose row is drawn
+        from, and none whose row is still to be read."""
+        most = len(self.known) - 1
+        return most if self.reading is None else min(most, self.reading.num_read)
+
+    def take_read(self, read: WasRead) -> PromptPart | None:
+        """What was read of the rows computed so far; what is to be told of it, if anything."""
+        assert self.reading is not None, "only what was asked for is read"
+        part = self.reading.take(self.num_computed, read)
+        if self.reading.is_done:
+            self.reading = None
+        return part
 
     def may_end(self, token_id: int) -> bool:
         """Whether this token, the last known, can be the end: the cheap look before the rules."""
@@ -91,13 +112,14 @@ class Sequence:
         )
 
     def next_slice(self, num_tokens: int) -> SequenceSlice:
-        """The next `num_tokens` of the gap, with a draw if that closes it."""
+        """The next `num_tokens` of the gap, with a draw if that closes it and one is wanted."""
         known, start = self.known, self.num_computed
         stop = start + num_tokens
         draw = None
-        if stop == len(known):
+        if stop == len(known) and self.generates:
             history, num_prompt = (known, self.num_prompt_tokens) if self.looks_back else ((), 0)
             grammar = self.request.grammar
             draw = Draw(self.sampling, self.seed, stop, history, num_prompt, grammar)
         token_ids = (known[start],) if num_tokens == 1 else tuple(known[start:stop])
-        return SequenceSlice(self.sequence_id, token_ids, start, self.block_ids, draw)
+        read = None if self.reading is None else self.reading.ask(start, stop)
+        return SequenceSlice(self.sequence_id, token_ids, start, self.block_ids, draw, read)

@@ -146,8 +146,8 @@ class Tables:
         chain = sequence.chain
         if chain is None:
             chain = sequence.chain = prefix.chain(_scope(sequence.request))
-        # The last known token is always computed, and a block is found whole or not at all.
-        shared = prefix.match(chain, sequence.known, (len(sequence.known) - 1) // self._size)
+        # A block is found whole or not at all.
+        shared = prefix.match(chain, sequence.known, sequence.num_findable // self._size)
         start = len(shared) * self._size
         if donor is None or donor.chain is None:
             return shared, start

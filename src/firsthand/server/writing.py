@@ -131,6 +131,37 @@ def completion_logprobs(
     }
 
 
+def echo_logprobs(first: str, entries: Sequence[TokenLogprob | None]) -> dict[str, Any]:
+    """The same for a prompt that is given back; the first token, whose text is `first`, follows
+    nothing and has none."""
+    scored = completion_logprobs([one for one in entries if one is not None], len(first)) or {}
+    start: dict[str, Any] = {
+        "tokens": first,
+        "token_logprobs": None,
+        "top_logprobs": None,
+        "text_offset": 0,
+    }
+    return {name: [value, *scored[name]] for name, value in start.items()}
+
+
+def prompt_logprobs(entries: Sequence[TokenLogprob | None] | None) -> list[Any] | None:
+    """vLLM's form: of each token of the prompt, what was told of it and of those in its place, by
+    their ids; null for the first."""
+    if entries is None:
+        return None
+    return [None if entry is None else _by_id(entry) for entry in entries]
+
+
+def _by_id(entry: TokenLogprob) -> dict[str, Any]:
+    given = {str(entry.token_id): _ranked(entry.logprob, None, entry.text)}
+    best = enumerate(entry.top, 1)
+    return given | {str(t): _ranked(logprob, rank, text) for rank, (t, text, logprob) in best}
+
+
+def _ranked(logprob: float, rank: int | None, text: str) -> dict[str, Any]:
+    return {"logprob": logprob, "rank": rank, "decoded_token": text}
+
+
 def openai_reason(reason: FinishReason) -> str:
     """The word of OpenAI's API: `stop` or `length`."""
     return "length" if reason in (FinishReason.LENGTH, FinishReason.CONTEXT) else "stop"

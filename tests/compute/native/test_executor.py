@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from firsthand.compute.fusion import RULES
 from firsthand.compute.native import _native
-from firsthand.compute.native.executor import NativeExecutor, available_threads
+from firsthand.compute.native.cores import available_threads
+from firsthand.compute.native.executor import NativeExecutor
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.arrays import KVLayout, KVType
 from firsthand.models.spec import ModelSpec
@@ -162,6 +163,29 @@ def test_logits_only_where_wanted() -> None:
     last = executor.run(batch(store, (0, 0, ids), wanted="last"), store)
     assert last.shape == (1, model.spec.vocab_size)
     assert last.tobytes() == every[-1:].tobytes()
+
+
+@pytest.mark.parametrize("name", ["float32", "q4_1"])
+@pytest.mark.parametrize("disabled", [(), ALL_RULES])
+def test_rows_of_the_last_batch_can_be_asked_for_afterwards(
+    name: str, disabled: tuple[str, ...]
+) -> None:
+    """Logits with the bits that the run itself gives, and what the head made them of."""
+    model = MicroModel.random(spec(), FORMATS[name])
+    executor = executor_for(model, threads=2, disabled_rules=disabled)
+    ids = tokens(model, 20)
+    want = run_whole(executor, model, ids)
+    rows = np.array([19, 3, 4], dtype=np.int32)
+    assert executor.logits(rows).tobytes() == want[rows].tobytes()
+    hidden = executor.hidden(np.arange(20, dtype=np.int32))
+    assert executor.hidden(rows).tobytes() == hidden[rows].tobytes()
+    exact = hidden.astype(np.float64) @ decode(model.weights[EMBEDDING]).T
+    assert rms(exact - want) <= 3e-4 * rms(want.astype(np.float64))
+    for wrong in ([20], [-1], list(range(20)) * 20):
+        with pytest.raises(EngineError, match="rows: "):
+            executor.logits(np.array(wrong, dtype=np.int32))
+        with pytest.raises(EngineError, match="rows: "):
+            executor.hidden(np.array(wrong, dtype=np.int32))
 
 
 def test_a_reused_row_shows_nothing_of_its_last_owner() -> None:

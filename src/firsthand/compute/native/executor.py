@@ -10,9 +10,9 @@ The memory of a step is fixed at `prepare`; `run` allocates nothing in C++.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Held, ModelProgram, OpTime
 from firsthand.compute.fusion import RULES, check_rules, fuse
 from firsthand.compute.native import _native
+from firsthand.compute.native.cores import available_threads
 from firsthand.compute.plan import Op, Value, lay_out, record
 from firsthand.config import MAX_THREADS
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
@@ -41,22 +42,6 @@ from firsthand.quant.formats import (
 )
 
 MAX_HEAD_SIZE = 512
-
-
-def available_threads() -> int:
-    """The cores that this process may really use: its affinity, and the cgroup's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = _cgroup_cores("/sys/fs/cgroup/cpu.max")
-    return max(1, min(cores or 1, quota or MAX_THREADS, MAX_THREADS))
-
-
-def _cgroup_cores(path: str) -> int | None:
-    try:
-        with open(path, encoding="ascii") as file:
-            quota, period = file.read().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else max(1, int(quota) // int(period))
 
 
 class NativeExecutor:
@@ -172,6 +157,16 @@ class NativeExecutor:
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         return self._replay(batch, store, trace=False)[0]
 
+    def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        with self._alone() as plan:
+            return plan.logits(rows)
+
+    def hidden(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        with self._alone() as plan:
+            out = np.empty((len(rows), plan.hidden_width), dtype=np.float32)
+            plan.hidden(rows, out)
+            return out
+
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         logits, times = self._replay(batch, store, trace=True)
         entries = [
@@ -198,12 +193,9 @@ class NativeExecutor:
     def _replay(
         self, batch: FlatBatch, store: KVStore, *, trace: bool
     ) -> tuple[NDArray[np.float32], list[float]]:
-        # The plan's scratch and the bound store are this executor's own: one run at a time. Two
-        # callers are a mistake of whoever shares it, and waiting would only hide it.
-        if not self._running.acquire(blocking=False):
-            raise EngineError("the executor is running on another thread")
-        try:
-            return self._bind(store).run(
+        with self._alone() as plan:
+            self._bind(plan, store)
+            return plan.run(
                 batch.token_ids,
                 batch.positions,
                 batch.row_starts,
@@ -212,22 +204,31 @@ class NativeExecutor:
                 batch.logit_rows,
                 trace,
             )
+
+    @contextmanager
+    def _alone(self) -> Iterator[_native.Plan]:
+        """The plan's scratch and the bound store are this executor's own: one run at a time. Two
+        callers are a mistake of whoever shares it, and waiting would only hide it."""
+        if not self._running.acquire(blocking=False):
+            raise EngineError("the executor is running on another thread")
+        try:
+            if self._plan is None:
+                raise EngineError("prepare() comes before run()")
+            yield self._plan
         except ValueError as error:
             raise EngineError(str(error)) from error
         finally:
             self._running.release()
 
-    def _bind(self, store: KVStore) -> _native.Plan:
-        if self._plan is None:
-            raise EngineError("prepare() comes before run()")
-        if store is not self._bound:
-            layers = [store.layer(i) for i in range(1 + max(op.layer for op in self.ops))]
-            self._plan.bind_store(
-                [(a.keys, a.values, a.key_scales, a.value_scales) for a in layers],
-                store.layout == "tiles",
-            )
-            self._bound = store
-        return self._plan
+    def _bind(self, plan: _native.Plan, store: KVStore) -> None:
+        if store is self._bound:
+            return
+        layers = [store.layer(i) for i in range(1 + max(op.layer for op in self.ops))]
+        plan.bind_store(
+            [(a.keys, a.values, a.key_scales, a.value_scales) for a in layers],
+            store.layout == "tiles",
+        )
+        self._bound = store
 
     def _shape_of(self, name: str) -> tuple[int, int]:
         weight = self._weights[name]

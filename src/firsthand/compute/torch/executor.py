@@ -66,6 +66,7 @@ class TorchExecutor:
         self._weights: dict[str, torch.Tensor] = {}
         self._program: ModelProgram | None = None
         self._compiled: CompiledSteps | None = None
+        self._last: TorchOps | None = None  # of the last run, which `logits` and `hidden` look into
         self._profiled: list[ProfiledStep] | None = None
         self._max_tokens = 0
         self._max_logit_rows = 0
@@ -103,13 +104,23 @@ class TorchExecutor:
         with torch.inference_mode(), self._scope():
             program = self._checked_program(batch)
             turn = self._turn(program, batch)
-            ops = TorchOps(batch, store, self._weights, turn, self._attention)
+            ops = self._last = TorchOps(batch, store, self._weights, turn, self._attention)
             if self._compiled is not None:
                 self._compiled.count(batch.num_tokens)
             if self._range_of is None:
                 return self._forward(program, batch, ops, turn)
             ranged = RangedOps(ops, self._range_of)
             return self._forward(program, batch, ranged, turn, ranged.piece)
+
+    def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        with torch.inference_mode(), self._scope():
+            if len(rows) > self._max_logit_rows:
+                raise EngineError(f"{len(rows)} rows; at most {self._max_logit_rows}")
+            return _to_numpy(self._ran().logits(self._rows(rows)))
+
+    def hidden(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        with torch.inference_mode(), self._scope():
+            return _to_numpy(self._ran().hidden(self._rows(rows))).astype(np.float32)
 
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
         """A compiled piece is one entry. Inside `profile_traces`, under torch's profiler too."""
@@ -166,6 +177,14 @@ class TorchExecutor:
             self._dtype,
             self._device,
         )
+
+    def _ran(self) -> TorchOps:
+        if self._last is None:
+            raise EngineError("rows were asked for before the executor was run")
+        return self._last
+
+    def _rows(self, rows: NDArray[np.int32]) -> torch.Tensor:
+        return torch.tensor(rows, dtype=torch.int64, device=self._device)
 
     def _shape_of(self, name: str) -> tuple[int, int]:
         n, k = self._weights[name].shape

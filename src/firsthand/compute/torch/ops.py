@@ -41,6 +41,7 @@ class TorchOps:
         self._token_ids = torch.tensor(batch.token_ids, dtype=torch.int64, device=self._device)
         self._positions = torch.tensor(batch.positions, dtype=torch.int64, device=self._device)
         self._logit_rows = torch.tensor(batch.logit_rows, dtype=torch.int64, device=self._device)
+        self._at_head: tuple[torch.Tensor, str]
 
     def embed(self, table: str) -> torch.Tensor:
         return self._weights[table][self._token_ids]
@@ -89,7 +90,17 @@ class TorchOps:
         return x + y
 
     def head(self, x: torch.Tensor, weight: str) -> torch.Tensor:
-        return x[self._logit_rows] @ self._weights[weight].T
+        self._at_head = x, weight
+        return self.logits(self._logit_rows)
+
+    def logits(self, rows: torch.Tensor) -> torch.Tensor:
+        """(R, V) of rows of this batch, once its head has been reached."""
+        x, weight = self._at_head
+        return x[rows] @ self._weights[weight].T
+
+    def hidden(self, rows: torch.Tensor) -> torch.Tensor:
+        """(R, M) what the head reads of them."""
+        return self._at_head[0][rows]
 
     def _split_heads(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
         """(T, heads, D) of (T, heads · D)."""

@@ -72,11 +72,12 @@ class GateAdmission:
 
 def work_of(ask: Ask) -> Work:
     options = ask.options
+    max_tokens = options.get("max_tokens")
     return Work(
         num_prompt_tokens=ask.prompt.num_tokens,
-        max_tokens=options.get("max_tokens") or DEFAULT_MAX_TOKENS,
+        max_tokens=DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
         n=ask.n,
-        logprobs=options.get("logprobs") is not None,
+        logprobs=not {options.get("logprobs"), options.get("prompt_logprobs")} <= {None},
         priority=Priority(options.get("priority") or Priority.NORMAL),
         timeout_s=options.get("timeout_s"),
     )

@@ -172,6 +172,8 @@ class ChatAnswer:
         reply["usage"] = writing.usage(self._answers.usage, self._num_reasoning)
         if self._body.return_token_ids:
             reply["prompt_token_ids"] = self._answers.prompt_token_ids[0]
+        if self._body.prompt_logprobs is not None:
+            reply["prompt_logprobs"] = writing.prompt_logprobs(completions[0].prompt_logprobs)
         if self._body.wants_timings:
             reply["timings"] = writing.timings(completions[0])
         return json_reply(reply, {**headers, **writing.server_timing(completions)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from firsthand.errors import InvalidRequest
-from firsthand.generation.completion import Chunk, Completion
+from firsthand.generation.completion import Chunk, Completion, TokenLogprob
 from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.server import writing
@@ -84,27 +85,47 @@ async def read_prompts(
 def completion_options(body: CompletionBody) -> Options:
     options = options_of(body)
     if body.logprobs is not None:
-        if body.echo:
-            raise InvalidRequest("logprobs", "this server has none for an echoed prompt")
         options["logprobs"] = body.logprobs
+        if body.echo:
+            _check_echo(body)
+            options["prompt_logprobs"] = body.logprobs
     options["max_tokens"] = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     return options
 
 
-async def _echoes(service: Service, prompts: Sequence[Prompt]) -> list[str]:
+def _check_echo(body: CompletionBody) -> None:
+    if body.prompt_logprobs not in (None, body.logprobs):
+        raise InvalidRequest("prompt_logprobs", "with echo, as many as logprobs")
+    if body.stream and (body.n or 1) > 1:
+        raise InvalidRequest("n", "must be 1 in a stream that has an echo with logprobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that is given back: its text, and that of its first token."""
+
+    text: str
+    first_token: str
+
+
+async def _echoes(service: Service, prompts: Sequence[Prompt]) -> list[Echo]:
     return [
-        await service.detokenize(prompt.token_ids) if prompt.text is None else prompt.text
+        Echo(
+            await service.detokenize(prompt.token_ids) if prompt.text is None else prompt.text,
+            "".join(map(service.token_text, prompt.token_ids[:1])),
+        )
         for prompt in prompts
     ]
 
 
 class CompletionAnswer:
-    """One reply, in either form. `echoes` are the texts of the prompts, where they come first."""
+    """One reply, in either form. `echoes` are those of the prompts, where they come first."""
 
     def __init__(
-        self, model: str, body: CompletionBody, answers: Answers, echoes: Sequence[str] | None
+        self, model: str, body: CompletionBody, answers: Answers, echoes: Sequence[Echo] | None
     ) -> None:
         self._body = body
+        self._scores_echo = echoes is not None and body.logprobs is not None
         self._answers = answers
         self._n = body.n or 1
         self._echoes = echoes
@@ -117,37 +138,62 @@ class CompletionAnswer:
         self._offsets = [len(self._echo(index)) for index in range(answers.num_choices)]
 
     def _echo(self, index: int) -> str:
-        return "" if self._echoes is None else self._echoes[index // self._n]
+        return "" if self._echoes is None else self._echoes[index // self._n].text
+
+    def _echo_logprobs(
+        self, index: int, entries: Sequence[TokenLogprob | None]
+    ) -> dict[str, Any] | None:
+        if self._echoes is None or not self._scores_echo:
+            return None
+        return writing.echo_logprobs(self._echoes[index // self._n].first_token, entries)
 
     async def whole(self, headers: Mapping[str, str]) -> Response:
         completions = await self._answers.completions()
         reply: dict[str, Any] = {
             **self._head,
-            "choices": [self._choice(index, one) for index, one in enumerate(completions)],
+            "choices": [
+                self._choice(index, one, completions[index - index % self._n])
+                for index, one in enumerate(completions)
+            ],
             "usage": writing.usage(self._answers.usage),
         }
         if self._body.wants_timings:
             reply["timings"] = writing.timings(completions[0])
         return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
-    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _choice(self, index: int, completion: Completion, first: Completion) -> dict[str, Any]:
+        """`first` of the prompt's answers is the one that tells of the prompt."""
+        logprobs = writing.completion_logprobs(completion.logprobs, self._offsets[index])
+        echoed = self._echo_logprobs(index, first.prompt_logprobs or ())
+        if logprobs is not None and echoed is not None:
+            logprobs = {name: echoed[name] + logprobs[name] for name in logprobs}
         choice = {
             "index": index,
             "text": self._echo(index) + completion.text,
-            "logprobs": writing.completion_logprobs(completion.logprobs, self._offsets[index]),
+            "logprobs": logprobs,
             **writing.finish(completion),
         }
+        if self._body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = writing.prompt_logprobs(first.prompt_logprobs)
         if self._body.return_token_ids:
             choice["prompt_token_ids"] = self._answers.prompt_token_ids[index // self._n]
             choice["token_ids"] = completion.token_ids
         return choice
 
     async def events(self) -> AsyncGenerator[bytes, None]:
+        is_first = self._echoes is not None or self._body.return_token_ids
+        scores: dict[int, list[TokenLogprob | None]] = {}
         async with aclosing(self._answers.chunks()) as chunks:
             for index in range(self._answers.num_choices):
-                if self._echoes is not None or self._body.return_token_ids:
+                if self._scores_echo:
+                    scores[index] = []  # its first chunk waits for them
+                elif is_first:
                     yield self._first(index)
             async for index, chunk in chunks:
+                if index in scores:
+                    scores[index] += chunk.prompt_logprobs or ()
+                    if chunk.token_ids or chunk.completion:
+                        yield self._first(index, scores.pop(index))
                 if self._says_something(chunk):
                     yield self._event(index, chunk)
         if self._body.wants_usage_chunk:
@@ -155,12 +201,12 @@ class CompletionAnswer:
             yield event({**self._head, "choices": [], "usage": used})
         yield DONE
 
-    def _first(self, index: int) -> bytes:
-        """What is known before the first token: the echo, the prompt's ids."""
+    def _first(self, index: int, scores: Sequence[TokenLogprob | None] = ()) -> bytes:
+        """What is known before the first token: the echo, the prompt's ids and scores."""
         choice: dict[str, Any] = {
             "index": index,
             "text": self._echo(index),
-            "logprobs": None,
+            "logprobs": self._echo_logprobs(index, scores),
             "finish_reason": None,
         }
         if self._body.return_token_ids:

@@ -139,7 +139,7 @@ class Sampling(Strict):
     firsthand_timings: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    prompt_logprobs: Unsupported = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     structured_outputs: StructuredOutputs | None = None
 
     @property
@@ -162,6 +162,8 @@ def options_of(body: Sampling) -> Options:
     """The options of a generation that all routes read alike; raises InvalidRequest."""
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "only a stream has them")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequest("prompt_logprobs", "a stream has none; ask for the whole answer")
     top_k = body.top_k
     given: dict[str, Any] = {
         "temperature": body.temperature,
@@ -177,6 +179,7 @@ def options_of(body: Sampling) -> Options:
         "stop_token_ids": body.stop_token_ids,
         "ignore_end": body.ignore_eos,
         "min_tokens": body.min_tokens,
+        "prompt_logprobs": body.prompt_logprobs,
         "grammar": _grammar(body.structured_outputs),
         "priority": None if body.priority is None else priority_of(body.priority),
     }

@@ -19,7 +19,7 @@ from firsthand.server.wire.base import (
     Strict,
     Unsupported,
 )
-from firsthand.server.wire.replies import Timings, Usage
+from firsthand.server.wire.replies import PromptLogprob, Timings, Usage
 from firsthand.text.grammars import MAX_NAME_CHARS
 from firsthand.text.templates import MAX_MESSAGES
 from firsthand.text.tools import MAX_TOOLS
@@ -179,6 +179,7 @@ class ChatReply(Reply):
     usage: Usage
     timings: Timings | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class RenderReply(Reply):

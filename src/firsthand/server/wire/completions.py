@@ -19,7 +19,7 @@ from firsthand.server.wire.base import (
     TokenId,
     Unsupported,
 )
-from firsthand.server.wire.replies import Timings, Usage
+from firsthand.server.wire.replies import PromptLogprob, Timings, Usage
 
 MAX_PROMPTS = 256
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -52,8 +52,10 @@ PromptInput = Annotated[
 
 
 class CompletionBody(Sampling, Ignored):
+    """`max_tokens` 0 is for the log-probabilities of the prompt alone."""
+
     prompt: PromptInput
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
@@ -63,8 +65,8 @@ class CompletionBody(Sampling, Ignored):
 
 class CompletionLogprobs(Reply):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 
@@ -74,6 +76,7 @@ class CompletionChoice(Reply):
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: int | str | None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class CompletionReply(Reply):

@@ -44,6 +44,15 @@ class Timings(Reply):
     ttft_ms: float
 
 
+class PromptLogprob(Reply):
+    """Of one token of a prompt, under its id. `rank` 1 is the likeliest; null: not among those that
+    were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
 class ErrorFields(Reply):
     message: str
     type: str

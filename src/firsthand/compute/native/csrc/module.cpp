@@ -31,6 +31,7 @@ namespace {
 
 template <class T, int D>
 using In = nb::ndarray<const T, nb::ndim<D>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using AnyMatrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using CacheElements = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 using CacheScales = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
@@ -119,8 +120,7 @@ void fill_grouped(PackedWeight& w, int64_t row0, const AnyMatrix& codes, const A
                  minima ? minima->data() : nullptr);
 }
 
-void decode_rows(const PackedWeight& w, const In<int32_t, 1>& rows,
-                 nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> out,
+void decode_rows(const PackedWeight& w, const In<int32_t, 1>& rows, const Matrix& out,
                  const std::string& isa) {
   require(out.shape(0) == rows.shape(0) && static_cast<int64_t>(out.shape(1)) == w.k,
           "out must be (rows, k)");
@@ -132,9 +132,7 @@ void decode_rows(const PackedWeight& w, const In<int32_t, 1>& rows,
 
 // cos and sin (positions, d / 2) as a plan computes them; for tests.
 void rotation(const In<int32_t, 1>& positions, const std::vector<double>& frequencies,
-              double factor, nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> cosine,
-              nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> sine,
-              const std::string& isa) {
+              double factor, const Matrix& cosine, const Matrix& sine, const std::string& isa) {
   for (const auto& out : {cosine, sine})
     require(out.shape(0) == positions.shape(0) && out.shape(1) == frequencies.size(),
             "cosine and sine must be (positions, frequencies)");
@@ -226,6 +224,25 @@ std::pair<Logits, std::vector<double>> run(nb::handle_t<Plan> self, const In<int
   }
   const size_t shape[2] = {logit_rows.shape(0), static_cast<size_t>(plan.vocab())};
   return {Logits(logits, 2, shape, self), std::move(times)};
+}
+
+Logits logits(nb::handle_t<Plan> self, const In<int32_t, 1>& rows) {
+  Plan& plan = nb::cast<Plan&>(self);
+  const float* found;
+  {
+    const nb::gil_scoped_release release;
+    found = plan.logits(rows.data(), static_cast<int64_t>(rows.shape(0)));
+  }
+  const size_t shape[2] = {rows.shape(0), static_cast<size_t>(plan.vocab())};
+  return Logits(found, 2, shape, self);
+}
+
+void hidden(Plan& plan, const In<int32_t, 1>& rows, const Matrix& out) {
+  require(
+      out.shape(0) == rows.shape(0) && static_cast<int64_t>(out.shape(1)) == plan.hidden_width(),
+      "hidden: the result has the wrong shape");
+  const nb::gil_scoped_release release;
+  plan.hidden(rows.data(), static_cast<int64_t>(rows.shape(0)), out.data());
 }
 
 }  // namespace
@@ -334,7 +351,10 @@ NB_MODULE(_native, m) {
       .def("finish", &Plan::finish)
       .def("bind_store", &bind_store, "layers"_a, "tiles"_a)
       .def("run", &run, "token_ids"_a, "positions"_a, "row_starts"_a, "block_starts"_a,
-           "block_size"_a, "logit_rows"_a, "trace"_a = false);
+           "block_size"_a, "logit_rows"_a, "trace"_a = false)
+      .def_prop_ro("hidden_width", &Plan::hidden_width)
+      .def("logits", &logits, "rows"_a)
+      .def("hidden", &hidden, "rows"_a, "out"_a);
 
   bind_sampler(m);
   bind_limits(m);

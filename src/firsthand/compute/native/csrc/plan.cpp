@@ -117,6 +117,7 @@ void Plan::add_op(Op op) {
     check_widths(width(norm->x), {norm->out});
   } else if (const auto* linear = std::get_if<LinearOp>(&op)) {
     check(*linear);
+    if (linear->logits) head_ = ops_.size();
     max_stride_ = std::max(max_stride_, stride_of(*linear));
   } else if (const auto* rope = std::get_if<RopeOp>(&op)) {
     check_widths(int64_t{rope->num_heads} * d_, {rope->x, rope->out});
@@ -244,21 +245,24 @@ void Plan::run_op(const NormOp& s, const Batch& b) {
   threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.norm(call, i, j); });
 }
 
+// The rows of an operator's input in the form that its product takes: normed, rounded.
+Prepared Plan::prepare(const LinearOp& s, const int32_t* row_of, int64_t rows, bool integers,
+                       bool floats) {
+  const Prepared prepared{prepared_q_.data(), prepared_scale_.data(), prepared_sums_.data(),
+                          prepared_f_.data(), stride_of(s)};
+  const PrepareCall call{at(s.x), width(s.x), row_of, s.gain.empty() ? nullptr : s.gain.data(),
+                         s.eps,   integers,   floats, prepared};
+  threads_->run(rows, 4, [&](int64_t i, int64_t j, int) { kernels_.prepare(call, i, j); });
+  return prepared;
+}
+
 void Plan::run_op(const LinearOp& s, const Batch& b) {
   const int64_t rows = s.logits ? b.num_logit_rows : b.num_tokens;
   if (rows == 0) return;
-  const Prepared prepared{prepared_q_.data(), prepared_scale_.data(), prepared_sums_.data(),
-                          prepared_f_.data(), stride_of(s)};
   const auto is_float = [](const WeightRef& w) { return w->is_float(); };
-  const PrepareCall prepare{at(s.x),
-                            width(s.x),
-                            s.logits ? b.logit_rows : nullptr,
-                            s.gain.empty() ? nullptr : s.gain.data(),
-                            s.eps,
-                            !std::all_of(s.weights.begin(), s.weights.end(), is_float),
-                            std::any_of(s.weights.begin(), s.weights.end(), is_float),
-                            prepared};
-  threads_->run(rows, 4, [&](int64_t i, int64_t j, int) { kernels_.prepare(prepare, i, j); });
+  const Prepared prepared = prepare(s, s.logits ? b.logit_rows : nullptr, rows,
+                                    !std::all_of(s.weights.begin(), s.weights.end(), is_float),
+                                    std::any_of(s.weights.begin(), s.weights.end(), is_float));
 
   // The panels of all weights are one row of items, so that q, k and v cost one call of the threads.
   const bool gated = s.gated != Activation::none;
@@ -353,6 +357,7 @@ void Plan::run_op(const AddOp& s, const Batch& b) {
 }
 
 const float* Plan::run(const Batch& batch, std::vector<double>* times) {
+  last_tokens_ = 0;
   check(batch);
   const FlushDenormals flush;
   locate(batch);
@@ -363,6 +368,7 @@ const float* Plan::run(const Batch& batch, std::vector<double>* times) {
     if (times)
       times->push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   }
+  last_tokens_ = batch.num_tokens;
   return logits_.data();
 }
 

@@ -102,6 +102,12 @@ class Plan {
   // is computed when an index of the batch is out of range. One thread at a time.
   const float* run(const Batch& batch, std::vector<double>* times);
 
+  // Of other rows of the last run, until the next: their logits (count, vocab), valid until the next
+  // call; and what the head reads of them, into `out` (count, hidden_width). Throw as `run` does.
+  const float* logits(const int32_t* rows, int64_t count);
+  void hidden(const int32_t* rows, int64_t count, float* out);
+  int64_t hidden_width() const { return width(head().x); }
+
   int64_t scratch_bytes() const;
   int64_t vocab() const { return vocab_; }
   const char* isa() const { return kernels_.name; }
@@ -116,12 +122,16 @@ class Plan {
   int64_t width(int buffer) const { return buffers_.at(static_cast<size_t>(buffer)).width; }
   Rotation rotation() const { return {cosine_.data(), sine_.data(), d_}; }
   const Cache& cache(int layer) const { return layers_.at(static_cast<size_t>(layer)); }
+  const LinearOp& head() const;
+  Prepared prepare(const LinearOp&, const int32_t* row_of, int64_t rows, bool integers,
+                   bool floats);
   int64_t parts_at_once(const AttendOp&, const Batch&, int64_t chunks) const;
   void check(const LinearOp&) const;
   void check(const StoreOp&) const;
   void check(const AttendOp&) const;
   void check_widths(int64_t width, std::initializer_list<int> buffers) const;
   void check(const Batch& batch) const;
+  void check_rows(const int32_t* rows, int64_t count, int64_t most) const;
   void locate(const Batch& batch);
   void tile(const Batch& batch, int64_t heads);
 
@@ -144,6 +154,8 @@ class Plan {
   std::vector<Buffer> buffers_;
   std::vector<Op> ops_;
   int64_t scratch_floats_ = 0, max_stride_ = 0;
+  size_t head_ = 0;          // which operator; 0: none yet, for the first one is no head
+  int64_t last_tokens_ = 0;  // rows of the last run; 0: there is none whose values are whole
   bool finished_ = false;
 
   std::vector<float> scratch_, logits_, prepared_scale_, prepared_f_, cosine_, sine_;
