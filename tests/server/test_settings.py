@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from firsthand.errors import InvalidRequest
+from firsthand.server.rules import registry_entries
 from firsthand.server.setting_sources import read_settings
 from firsthand.server.settings import SETTINGS, Configured, Settings, changed
 
@@ -174,3 +175,40 @@ def test_a_drain_is_longer_than_the_longest_request() -> None:
 def test_what_a_reload_changes() -> None:
     after = replace(Settings(), log_level="debug", port=1)
     assert changed(Settings(), after) == (["log_level"], ["port"])
+
+
+def test_several_models_and_what_each_has_of_its_own(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        'load = "request"\nmax-num-seqs = 4\n'
+        '[[model]]\npath = "a"\nload = "start"\npinned = true\n'
+        '[[model]]\npath = "b"\nname = "other"\nmax_num_seqs = 8\nmemory-limit = "1GiB"\n',
+    )
+    settings = read(file=file).settings
+    a, b = registry_entries(settings)
+    assert (a.service.name, a.at_start, a.pinned, a.memory_limit) == ("a", True, True, None)
+    assert (b.service.name, b.at_start, b.pinned, b.memory_limit) == ("other", False, False, "1GiB")
+    assert (a.service.load.max_sequences, b.service.load.max_sequences) == (4, 8)
+    assert ("model", "a,b", f"file {file}") in read(file=file).rows()
+    flags = read({"model": ["a", "b"]}).settings
+    assert [one.service.name for one in registry_entries(flags)] == ["a", "b"]
+    assert read(variables={"FIRSTHAND_MODEL": "a, b"}).settings.model == flags.model
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[[model]]\nname = "x"\n', "needs a path"),
+        ('[[model]]\npath = "x"\nmax-model-length = 4\n', "max-model-len"),
+        ('[[model]]\npath = "x"\nport = 1\n', "no such setting"),
+        ('[[model]]\npath = "x"\nload = "later"\n', "load"),
+        ('[[model]]\npath = "x"\nmax-num-seqs = 0\n', "model x: max-num-seqs"),
+        ('[[model]]\npath = "x"\n[[model]]\npath = "x"\n', "two are called 'x'"),
+        ("model = 3\n", "1 to 64 models"),
+        ("model = []\n", "1 to 64 models"),
+    ],
+)
+def test_a_model_table_that_is_wrong_says_where(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        read(file=write(tmp_path, text))
+    assert says in str(error.value)
