@@ -40,6 +40,7 @@ from firsthand.request import (
     FinishReason,
     Grammar,
     GrammarKind,
+    Pooling,
     Priority,
     RepetitionGuard,
     Request,
@@ -68,6 +69,9 @@ FORMED = replace(
     stop=StopRules(5),
     grammar=Grammar(GrammarKind.REGEX, "ä+", "lead: /x/", "pattern"),
 )
+# What is read of a prompt alone goes with nothing that is generated.
+SCORED = replace(FORMED, grammar=None, stop=StopRules(0), n=1, prompt_logprobs=3)
+POOLED = replace(SCORED, prompt_logprobs=None, pooling=Pooling.MEAN)
 EVENTS = (
     TokenEvent("request-7", 5, 1.25, -0.5, ((5, -0.5), (6, -1.5)), None, 1),
     TokenEvent("request-7", None, 2.5, finish=Finish(FinishReason.ERROR, "a fault")),
@@ -91,6 +95,8 @@ TO_CHILD: list[Any] = [
     Load("model", LoadOptions(max_context=64, disabled_rules=["x"], memory_limit="2GiB")),
     Submit(REQUEST),
     Submit(FORMED),
+    Submit(SCORED),
+    Submit(POOLED),
     Abort("request-7"),
     Abort("request-7", 2),
     Ping(3),
@@ -117,7 +123,7 @@ def test_the_samples_name_no_default() -> None:
     default = Request("", (1,), SamplingParams(), StopRules(1), 0)
     for one, other in ((REQUEST, default), (REQUEST.sampling, default.sampling)):
         for field in fields(one):
-            if field.name != "grammar":
+            if field.name not in ("grammar", "prompt_logprobs", "pooling"):
                 assert getattr(one, field.name) != getattr(other, field.name)
 
 

@@ -378,7 +378,7 @@ def test_a_model_may_have_a_limit_of_its_own(micro_folder: Path) -> None:
 
 
 def test_models_of_the_start_share_the_cores(micro_folder: Path) -> None:
-    from firsthand.compute.native.executor import available_threads
+    from firsthand.compute.native.cores import available_threads
 
     shared = sharing_threads(entries(micro_folder, "a", "b"))
     share = max(1, available_threads() // 2)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from firsthand.compute.native.executor import available_threads
+from firsthand.compute.native.cores import available_threads
 from firsthand.errors import CapacityExceeded
 from firsthand.generation.loading import plan_model
 from firsthand.generation.member import RegistryEntry, name_of
