@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 
 from firsthand import __version__
 from firsthand.cli import bench, check, evaluate, generate, inspect, models, serve, verify
+from firsthand.cli.interrupts import interruptible
 from firsthand.cli.options import flat
 from firsthand.cli.output import (
     FAILED,
@@ -50,7 +51,12 @@ class Command(TyperCommand):
 
 def main() -> None:
     open_streams()
-    sys.exit(finish(run_command(sys.argv[1:])))
+    try:
+        with interruptible():
+            code = run_command(sys.argv[1:])
+    except KeyboardInterrupt:  # before the command, after it, or a second one
+        code = INTERRUPTED
+    sys.exit(finish(code))
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -1,0 +1,26 @@
+"""Where a command begins: a Ctrl-C ends it from its first instruction on, without a traceback.
+
+Owns: what Ctrl-C does before there is a command, and after it.
+May not know: any command. Nothing but the standard library is loaded before `main` is called.
+Read next: `main.py`.
+
+While modules load, the operating system's own way holds: the process ends at once, by the signal.
+As an exception it would be told with a traceback, and where Python cannot raise one (in a callback
+of the import system) it would be told and lost. A command then takes it as KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+
+
+def main() -> None:
+    """The console script."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored here
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    importlib.import_module("firsthand.cli.main").main()
+
+
+if __name__ == "__main__":
+    main()
