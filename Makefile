@@ -23,7 +23,8 @@ CMAKE = $(VENV)/bin/cmake -S . -G Ninja --log-level=WARNING \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
   -DPython_EXECUTABLE=$(abspath $(PY)) -Dnanobind_DIR="$$($(PY) -m nanobind --cmake_dir)"
 LINT := bench src tests
-PURE := not native and not torch and not oracle and not model and not slow and not gpu
+PURE := not native and not torch and not oracle and not model and not slow and not gpu \
+  and not process and not soak
 
 .PHONY: run chat serve test simulate sanitize check bench rivals compare soak format install native clean
 .DEFAULT_GOAL := run
@@ -63,7 +64,7 @@ check: $(VENV)/.checks ## format, lint, types, and the tests that need nothing b
 	$(PY) -m ruff check $(LINT)
 	$(VENV)/bin/clang-format --dry-run -Werror $(wildcard $(CSRC)/*.?pp)
 	$(PY) -m mypy
-	$(PY) -m pytest -m "$(PURE)" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 -m "$(PURE)" $(PYTEST_ARGS)
 
 format: $(VENV)/.checks
 	$(PY) -m ruff format $(LINT)
@@ -87,7 +88,7 @@ compare: $(VENV)/.installed ## ours and the rivals that are installed, in turns;
 	@$(FIRSTHAND) pull $(MODEL) >&2
 	@$(PY) bench/compare.py --model $(MODEL) --rivals $(RIVALS_DIR)
 
-soak: $(VENV)/.checks ## the long runs: memory over 10,000 requests
+soak: $(VENV)/.checks ## the long runs: memory, overload, vanishing clients, engines that die
 	$(PY) -m pytest -m soak $(PYTEST_ARGS)
 
 install: $(VENV)/.installed
@@ -134,13 +135,13 @@ $(VENV)/.compilers: | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.checks: constraints.txt $(VENV)/.installed | $(VENV)/.pip
-	$(PIP) install --quiet --constraint constraints.txt --group check
+	$(PIP) install --quiet --constraint constraints.txt --group check --group service
 	@touch $@
 
 # torch is asked for by its exact version and first, so that nothing below can choose another.
 $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	$(PIP) install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
-	$(PIP) install --quiet --constraint constraints.txt --group oracles --group service
+	$(PIP) install --quiet --constraint constraints.txt --group oracles
 	@touch $@
 
 # What Debian's packages bring to the tests: other instruction sets by emulation. Without them those

@@ -12,6 +12,7 @@ import pytest
 
 from firsthand.cli.micro_model import write_micro_model
 
+pytestmark = pytest.mark.process
 FIRSTHAND = [sys.executable, "-m", "firsthand.cli.main"]
 GREEDY = ["--temperature", "0", "--max-tokens", "6", "--ignore-end"]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
 from starlette.types import ASGIApp
 
 from firsthand.cli.micro_model import write_micro_model
@@ -83,6 +82,8 @@ def live(micro_folder: Path) -> Iterator[Live]:
 
 @contextmanager
 def live_server(options: ServiceOptions, **settings: Any) -> Iterator[Live]:
+    from openai import OpenAI  # it takes a second to load, and most tests have no use for it
+
     made: list[tuple[Service, House]] = []
 
     async def make() -> ASGIApp:

@@ -23,6 +23,7 @@ from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest, Temp
 from firsthand.text import template_process
 from firsthand.text.template_process import TemplateProcess, check_jinja_version
 
+pytestmark = pytest.mark.process
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="counts children in /proc")
 
 
