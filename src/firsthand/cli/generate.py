@@ -7,18 +7,16 @@ Read next: `generation/llm.py`, which does the work; `options.py`.
 
 from __future__ import annotations
 
-import importlib
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any, Protocol
 
 import typer
 
 import firsthand
-from firsthand.cli import options
+from firsthand.cli import options, remote
+from firsthand.cli.conversation import check_utf8, conversation, lines, user
 from firsthand.cli.output import (
     INTERRUPTED,
     print_json,
@@ -32,7 +30,6 @@ from firsthand.request import FinishReason
 
 MAX_AT_ONCE = 16  # of several answers; the others wait
 MAX_PROMPT_BYTES = 64 * 2**20
-COMMANDS = ("/reset", "/bye")
 CHAT_SAMPLING = options.Sampling(max_tokens=1024, repetition_guard=True)
 
 Prompt = Annotated[
@@ -94,7 +91,19 @@ def run(
 
 
 def chat(
-    model: options.Model,
+    model: Annotated[
+        str | None, typer.Argument(help="As of `run`; without one, --url.", metavar="[MODEL]")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", metavar="URL", help="Talk with a server of OpenAI's API; default: none."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--model", help="Of the server's models; default: its first.")
+    ] = None,
+    api_key: remote.ApiKey = None,
     system: options.System = None,
     sampling: options.Sampling = CHAT_SAMPLING,
     loading: options.Loading = options.LOADING,
@@ -103,6 +112,15 @@ def chat(
     """Talk with a model. Ctrl-C ends an answer; /reset forgets, /bye leaves."""
     with reported():
         wanted = request_options(sampling)
+        if url is not None:
+            remote.refuse_loading(loading, model, report)
+            fields = remote.sampling_fields(sampling, CHAT_SAMPLING)
+            remote.chat_with(url, api_key, name, system, fields)
+            return
+        if model is None:
+            raise InvalidRequest("model", "is missing: firsthand chat MODEL, or --url URL")
+        if name is not None:
+            raise InvalidRequest("--model", "names a model of a server; it goes with --url")
         messages = conversation(system)
         with open_llm(model, loading) as llm:
             for text in lines():
@@ -246,53 +264,6 @@ def write_out(stream: Stream, quiet: bool = False) -> firsthand.Completion:
     if not quiet and done.text and not done.text.endswith("\n"):
         print(flush=True)
     return done
-
-
-def conversation(system: str | None) -> list[dict[str, str]]:
-    """The messages before the first one of the user."""
-    if system is None:
-        return []
-    check_utf8("system", system)
-    return [{"role": "system", "content": system}]
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def lines() -> Iterator[str]:
-    """What a person types, line by line, until /bye or the end of the input.
-
-    Ctrl-C at the prompt drops the line. Without a terminal no prompt is shown. On one, lines can
-    be edited, and the arrow keys bring back earlier ones of this conversation.
-    """
-    live = sys.stdin.isatty()
-    if live:
-        with suppress(ImportError):
-            importlib.import_module("readline")  # `input` uses it once it is there
-        say("Ctrl-C ends an answer, /reset forgets the conversation, /bye leaves.")
-    while True:
-        try:
-            text = input("> " if live else "").strip()
-        except KeyboardInterrupt:
-            print(flush=True)
-            continue
-        except EOFError:
-            return
-        if text == "/bye":
-            return
-        if text not in COMMANDS and re.match(r"/\w+(\s|$)", text):
-            say(f"unknown command {text.split()[0]}; there are {' and '.join(COMMANDS)}")
-        elif text:
-            yield text
-
-
-def check_utf8(field: str, text: str) -> None:
-    """An argument whose bytes are no UTF-8 comes from Python with lone surrogates in it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(field, "the argument is not valid UTF-8") from None
 
 
 def read_text(given: str | None, field: str) -> str:

@@ -5,7 +5,7 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `evaluate.py`, `bench.py`,
-`verify.py`, `check.py`, `serve.py`.
+`verify.py`, `check.py`, `serve.py`, `remote.py` (ps).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from firsthand import __version__
-from firsthand.cli import bench, check, evaluate, generate, inspect, models, serve, verify
+from firsthand.cli import bench, check, evaluate, generate, inspect, models, remote, serve, verify
 from firsthand.cli.interrupts import interruptible
 from firsthand.cli.options import flat
 from firsthand.cli.output import (
@@ -118,6 +118,7 @@ def build_app() -> typer.Typer:
     for name, command in commands.items():
         app.command(name, cls=Command)(flat(command))
     app.add_typer(_bench(), name="bench")
+    app.command("ps", cls=Command)(flat(remote.ps))
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
     app.add_typer(_config(), name="config")
     return app

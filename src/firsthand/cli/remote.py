@@ -1,0 +1,159 @@
+"""The commands that ask a running server: ps, and chat with --url.
+
+Owns: what is asked, what is printed of it, and what Ctrl-C means there.
+May not know: HTTP.
+Read next: `client.py`; `generate.py`, where chat is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, fields
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from firsthand.cli import options
+from firsthand.cli.conversation import Piece, conversation, lines, user
+from firsthand.cli.output import in_bytes, print_json, print_table, reported, say
+from firsthand.errors import FirsthandError, InvalidRequest, ModelNotFound
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+SHORT_HASH = 12
+# Ours → the protocol's; what is not here has the same name.
+_NAMES = {"ignore_end": "ignore_eos"}
+_NOT_SENT = ("repetition_guard",)
+
+Url = Annotated[
+    str, typer.Option("--url", metavar="URL", help="Of a server in the form of OpenAI's API.")
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option("--api-key", envvar="FIRSTHAND_API_KEY", help="Its key; default: none."),
+]
+
+
+class Server(Protocol):
+    """A `Client`; its module is loaded when it is used."""
+
+    def models(self) -> list[dict[str, Any]]: ...
+    def chat(self, body: Mapping[str, Any]) -> Generator[Piece]: ...
+
+
+def ps(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson = False) -> None:
+    """List what a running server has, and which of it is loaded."""
+    with reported(as_json):
+        from firsthand.cli.client import client_of
+
+        cards = client_of(url, first_key(api_key)).models()
+        if as_json:
+            print_json({"models": cards})
+            return
+        heads = ("NAME", "STATUS", "CONTEXT", "MEMORY", "OPEN", "SHA256")
+        print_table(heads, [_row(card) for card in cards])
+
+
+def _row(card: Mapping[str, Any]) -> tuple[str, ...]:
+    num_bytes = card.get("firsthand_memory_bytes")
+    sha256 = card.get("firsthand_manifest_sha256")
+    return (
+        str(card["id"]),
+        _shown(card.get("firsthand_status")),
+        _shown(card.get("max_model_len")),
+        in_bytes(num_bytes) if isinstance(num_bytes, int) else "-",
+        _shown(card.get("firsthand_requests_open")),
+        sha256[:SHORT_HASH] if isinstance(sha256, str) else "-",
+    )
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def first_key(given: str | None) -> str | None:
+    """The variable may hold all keys of a server, by commas."""
+    return None if given is None else given.split(",")[0].strip() or None
+
+
+def chat_with(
+    url: str,
+    api_key: str | None,
+    model: str | None,
+    system: str | None,
+    wanted: Mapping[str, Any],
+) -> None:
+    """Talk, until the input ends. An answer that fails, or is interrupted, ends nothing else."""
+    from firsthand.cli.client import client_of
+
+    client = client_of(url, first_key(api_key))
+    body = {"model": model or _only_model(client), **wanted}
+    messages = conversation(system)
+    for text in lines():
+        if text == "/reset":
+            messages = conversation(system)
+            continue
+        asked = [*messages, user(text)]
+        answer = write_answer(client, {**body, "messages": asked})
+        if answer is not None:
+            messages = [*asked, {"role": "assistant", "content": answer}]
+
+
+def write_answer(client: Server, body: Mapping[str, Any]) -> str | None:
+    """Print an answer as it comes; its text. None: there is none, and why was said."""
+    parts: list[str] = []
+    why = None
+    try:
+        with closing(client.chat(body)) as pieces:
+            for piece in pieces:
+                if piece.reasoning:
+                    say(piece.reasoning, end="")
+                if piece.text:
+                    parts.append(piece.text)
+                    print(piece.text, end="", flush=True)
+                if piece.finish_reason == "length":
+                    why = "(stopped: the longest answer, or the context, is reached)"
+    except KeyboardInterrupt:
+        why = "(stopped: interrupted)"
+    except FirsthandError as error:
+        why = f"error: {error}"
+    if parts and not parts[-1].endswith("\n"):
+        print(flush=True)
+    if why is not None:
+        say(why)
+    failed = why is not None and why.startswith("error")
+    return None if failed else "".join(parts)
+
+
+def sampling_fields(given: options.Sampling, default: options.Sampling) -> dict[str, Any]:
+    """What was asked for, in the protocol's names; the rest is left to the server."""
+    asked: dict[str, Any] = {}
+    for one in fields(given):
+        value = getattr(given, one.name)
+        if value != getattr(default, one.name) and one.name not in _NOT_SENT:
+            asked[_NAMES.get(one.name, one.name)] = value
+    if given.logit_bias:
+        bias = options.logit_bias(given.logit_bias)
+        asked["logit_bias"] = {str(token_id): amount for token_id, amount in bias.items()}
+    return asked
+
+
+def refuse_loading(given: options.Loading, model: str | None, report: bool) -> None:
+    """Raises InvalidRequest for what only whoever loads a model can carry out."""
+    if model is not None:
+        raise InvalidRequest("model", "is loaded here; of a server's models, take --model NAME")
+    default = asdict(options.LOADING) | {"report": False}
+    for name, value in (asdict(given) | {"report": report}).items():
+        if value != default[name]:
+            raise InvalidRequest(name, "is the server's own business; it goes with MODEL")
+
+
+def _only_model(client: Server) -> str:
+    cards = client.models()
+    if not cards:
+        raise ModelNotFound(f"{client}: has no model")
+    name = str(cards[0]["id"])
+    if len(cards) > 1:
+        others: Sequence[str] = [str(card["id"]) for card in cards[1:]]
+        say(f"talking with {name}; --model takes another: {', '.join(others)}")
+    return name
