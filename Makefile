@@ -144,14 +144,15 @@ $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	$(PIP) install --quiet --constraint constraints.txt --group oracles
 	@touch $@
 
-# What Debian's packages bring to the tests: other instruction sets by emulation. Without them those
-# tests are left out.
-EMULATION := qemu-user g++-aarch64-linux-gnu libsimde-dev
+# What Debian's packages bring to the tests: other instruction sets by emulation, a proxy,
+# certificates. Without them those tests are left out.
+SYSTEM := qemu-user g++-aarch64-linux-gnu libsimde-dev nginx-light openssl
 $(VENV)/.system: Makefile | $(VENV)/bin/python
 	@if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null && \
-	  test -f /usr/include/simde/x86/avx512.h; then :; \
+	  test -f /usr/include/simde/x86/avx512.h && command -v openssl >/dev/null && \
+	  PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq $(EMULATION) >/dev/null || \
-	  echo "apt-get could not install $(EMULATION)." >&2; \
-	else echo "For the tests by emulation: apt-get install $(EMULATION)." >&2; fi
+	  apt-get update -qq && apt-get install -y -qq $(SYSTEM) >/dev/null || \
+	  echo "apt-get could not install $(SYSTEM)." >&2; \
+	else echo "For the tests that need them: apt-get install $(SYSTEM)." >&2; fi
 	@touch $@

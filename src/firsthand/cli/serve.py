@@ -65,12 +65,13 @@ def show(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
 def check(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
     """Check the settings, the keys and the address, and begin nothing."""
     with reported(as_json):
-        from firsthand.server.listening import check_exposure
+        from firsthand.server.listening import check_certificates, check_exposure
         from firsthand.server.rules import keys_of
 
         settings = read(config, given).settings
         keys = keys_of(settings)
         check_exposure(settings, keys)
+        check_certificates(settings)
         if as_json:
             print_json({"ok": True, "num_keys": len(keys.callers)})
         else:

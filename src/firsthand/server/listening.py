@@ -34,6 +34,30 @@ def check_exposure(settings: Settings, keys: KeyRing) -> None:
     raise InvalidRequest("host", f"{settings.host}: {message}")
 
 
+def check_certificates(settings: Settings) -> None:
+    """Raises InvalidRequest for files that are no certificate and its key, before a model loads."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        if settings.ssl_certfile is not None:
+            # With no password for an encrypted key nobody is asked for one at a terminal.
+            context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: "")
+    except (OSError, ValueError) as error:
+        files = f"{settings.ssl_certfile} and {settings.ssl_keyfile}"
+        raise InvalidRequest("ssl_certfile", f"{files}: {_reason(error)}") from None
+    try:
+        if settings.ssl_ca_certs is not None:
+            context.load_verify_locations(settings.ssl_ca_certs)
+    except (OSError, ValueError) as error:
+        message = f"{settings.ssl_ca_certs}: {_reason(error)}"
+        raise InvalidRequest("ssl_ca_certs", message) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "cannot be used").replace("_", " ").lower()
+    return (isinstance(error, OSError) and error.strerror) or "cannot be used"
+
+
 def bind(settings: Settings) -> list[socket.socket]:
     """The one socket that was asked for. Raises InvalidRequest."""
     if settings.uds is not None:

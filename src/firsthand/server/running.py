@@ -44,6 +44,7 @@ from firsthand.server.listening import (
     address,
     bind,
     bind_admin,
+    check_certificates,
     check_exposure,
     listener_of,
     uvicorn_config,
@@ -165,6 +166,7 @@ async def run_server(
     started_s = time.perf_counter()
     keys = keys_of(settings)
     check_exposure(settings, keys)
+    check_certificates(settings)
     entries = registry_entries(settings)
     listeners, admin = bind(settings), bind_admin(settings)
     stopping = asyncio.Event()

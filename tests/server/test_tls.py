@@ -1,0 +1,143 @@
+"""TLS, and certificates that clients must have, with authorities made on the spot.
+
+Owns: proof of the `ssl_…` settings. Read next: `test_proxy.py`, where a proxy does it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from firsthand.errors import InvalidRequest
+from firsthand.server.listening import check_certificates
+from firsthand.server.settings import Settings
+from tests.server.fakes import Script
+from tests.server.guarded import CHAT, KEY, STREAM, Guarded, drain, guarded
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+
+HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+
+
+class Authority:
+    """Signs certificates; its own is `file`."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self.file = self._make("authority", "/CN=authority")[0]
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate for this machine's own names, and its key."""
+        return self._make(
+            name, f"/CN={name}",
+            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-addext", "basicConstraints=critical,CA:FALSE",
+            "-CA", str(self.file), "-CAkey", str(self.file.with_suffix(".key")),
+        )  # fmt: skip
+
+    def _make(self, name: str, subject: str, *more: str) -> tuple[Path, Path]:
+        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        command = [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-nodes", "-days", "2", "-subj", subject, "-keyout", str(key), "-out", str(certificate),
+            *more,
+        ]  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True)
+        return certificate, key
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+def client(authority: Authority, own: tuple[Path, Path] | None = None) -> httpx.Client:
+    context = ssl.create_default_context(cafile=str(authority.file))
+    if own is not None:
+        context.load_cert_chain(*own)
+    return httpx.Client(verify=context, headers=HEADERS, timeout=10)
+
+
+def url(server: Guarded, path: str = "/v1/chat/completions") -> str:
+    return f"https://localhost:{server.port}{path}"
+
+
+def test_f_66_answers_and_streams_come_over_tls(authority: Authority) -> None:
+    certificate, key = authority.issue("server")
+    script = Script(pieces=("x" * 4_000,) * 20)
+    with (
+        guarded(script, ssl_certfile=certificate, ssl_keyfile=key) as server,
+        client(authority) as asking,
+    ):
+        answer = asking.post(url(server), content=CHAT)
+        assert answer.json()["choices"][0]["message"]["content"] == "x" * 80_000
+        with asking.stream("POST", url(server), content=STREAM) as stream:
+            text = stream.read().decode()
+        assert text.count("x" * 4_000) == 20 and text.endswith("data: [DONE]\n\n")
+        without = {"authorization": ""}
+        assert asking.get(url(server, "/v1/models"), headers=without).status_code == 401
+
+
+def test_what_is_no_tls_gets_no_answer_and_nobody_else_is_held_up(authority: Authority) -> None:
+    certificate, key = authority.issue("server")
+    with (
+        guarded(ssl_certfile=certificate, ssl_keyfile=key) as server,
+        client(authority) as asking,
+        server.connect() as silent,
+    ):
+        plain = server.exchange(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", 2.0)
+        assert b"200" not in plain
+        assert asking.get(url(server, "/livez")).status_code == 200
+        assert silent.fileno() > 0
+
+
+def test_f_66_clients_need_a_certificate_of_the_authority(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, key = authority.issue("server")
+    stranger = Authority(tmp_path / "theirs")
+    with guarded(ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=authority.file) as server:
+        with client(authority, authority.issue("client")) as known:
+            assert known.post(url(server), content=CHAT).status_code == 200
+            refused = known.post(url(server), content=CHAT, headers={"authorization": "Bearer x"})
+            assert refused.status_code == 401  # a certificate is no key
+        for wrong in (None, stranger.issue("client")):
+            with client(authority, wrong) as unknown, pytest.raises(httpx.TransportError):
+                unknown.get(url(server, "/livez"))
+        assert not server.running.peers.connections
+
+
+def test_a_key_that_is_not_the_certificates_ends_the_start(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, key = authority.issue("server")
+    check_certificates(Settings(ssl_certfile=certificate, ssl_keyfile=key))
+    _, other = authority.issue("other")
+    secret = tmp_path / "secret"
+    command = ["openssl", "ec", "-in", str(key), "-aes128", "-passout", "pass:x"]
+    subprocess.run([*command, "-out", str(secret)], check=True, capture_output=True)
+    for wrong in (other, tmp_path / "missing", certificate, secret):
+        with pytest.raises(InvalidRequest, match=r"ssl_certfile: .*server\.pem"):
+            check_certificates(Settings(ssl_certfile=certificate, ssl_keyfile=wrong))
+    given = Settings(ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=key)
+    with pytest.raises(InvalidRequest, match="ssl_ca_certs"):
+        check_certificates(given)
+
+
+def test_a_connection_that_is_cut_in_the_handshake_leaves_nothing(authority: Authority) -> None:
+    certificate, key = authority.issue("server")
+    with guarded(ssl_certfile=certificate, ssl_keyfile=key) as server:
+        for content in (b"", b"\x16\x03\x01\x02\x00", b"\x00" * 100):
+            with socket.create_connection(("127.0.0.1", server.port)) as opened:
+                opened.sendall(content)
+                opened.shutdown(socket.SHUT_WR)
+                opened.settimeout(10)
+                drain(opened)
+        assert not server.running.peers.connections
