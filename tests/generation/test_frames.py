@@ -42,11 +42,13 @@ from firsthand.request import (
     GrammarKind,
     Pooling,
     Priority,
+    PromptPart,
     RepetitionGuard,
     Request,
     SamplingParams,
     StopRules,
     TokenEvent,
+    TokenScore,
 )
 from firsthand.scheduling.admission import Limits
 from firsthand.scheduling.facts import Admitted, PlanFacts
@@ -76,6 +78,8 @@ EVENTS = (
     TokenEvent("request-7", 5, 1.25, -0.5, ((5, -0.5), (6, -1.5)), None, 1),
     TokenEvent("request-7", None, 2.5, finish=Finish(FinishReason.ERROR, "a fault")),
     TokenEvent("request-7", 2, 2.5, finish=Finish(FinishReason.END_TOKEN, 2), index=2),
+    TokenEvent("request-7", None, 2.5, prompt=PromptPart((TokenScore(-1.5, ((3, -0.5),)),))),
+    TokenEvent("request-8", None, 2.5, prompt=PromptPart(pooled=bytes(range(16)))),
 )
 FACTS = StepFacts(
     1.0, ("a", "b"), (5, 1), 2, 1, 3, 4, 5, 0.1, 0.2, 0.3, 0.4, 0.5, "bad", (0, 1, 2), (1, 0, 0),

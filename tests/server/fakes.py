@@ -17,7 +17,7 @@ from firsthand.engine.facts import StepFacts
 from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.generation.completion import Chunk, Completion, TokenLogprob
 from firsthand.generation.member import Member, RegistryEntry
-from firsthand.generation.options import Options, read_options
+from firsthand.generation.options import Options, read_options, read_pooling
 from firsthand.generation.registry import Registry, Stays
 from firsthand.generation.report import LoadTimes, Memory, Report
 from firsthand.generation.service import (
@@ -48,6 +48,10 @@ class Script:
     pause_s: float = 0.0
     fault: Exception | None = None
     endless: bool = False
+    pooled: bytes = b""
+
+
+POOLED = Script((), Finish(FinishReason.LENGTH, 0), pooled=bytes(8 * 8))
 
 
 def report(num_prompt: int, num_tokens: int) -> Report:
@@ -125,6 +129,7 @@ class FakeStream(AsyncTextStream):
                 report=report(self._prompt.num_tokens, count),
                 logprobs=self._entries(text),
                 index=index,
+                pooled=self._script.pooled,
             )
             yield Chunk("", (), self._entries(""), completion, index)
         self.has_ended = True
@@ -154,7 +159,8 @@ class FakeService(Service):
 
     @property
     def model(self) -> ModelFacts:
-        return ModelFacts("micro", 1, CONTEXT, 257, (END,), True, self.template, "micro", 8, 32, 16)
+        sizes = (8, 32, 16, None, 8)
+        return ModelFacts("micro", 1, CONTEXT, 257, (END,), True, self.template, "micro", *sizes)
 
     @property
     def load(self) -> Load:
@@ -217,9 +223,18 @@ class FakeService(Service):
         skip_special_tokens: bool = True,
         include_stop_string: bool = False,
     ) -> AsyncTextStream:
+        read_options({**options, "n": n}, frozenset((END,)))
+        return self._open(prompt, options, self.script, n)
+
+    def submit_pooling(self, prompt: Prompt, options: Options, pooling: str) -> AsyncTextStream:
+        read_pooling(pooling, options)
+        return self._open(prompt, options, POOLED)
+
+    def _open(
+        self, prompt: Prompt, options: Options, script: Script, n: int = 1
+    ) -> AsyncTextStream:
         if self.fault is not None:
             raise self.fault
-        read_options({**options, "n": n}, frozenset((END,)))
         if not prompt.token_ids:
             raise InvalidRequest("prompt", "must hold at least one token")
         if any(not 0 <= token_id < 257 for token_id in prompt.token_ids):
@@ -227,7 +242,7 @@ class FakeService(Service):
         if prompt.num_tokens >= CONTEXT:
             raise ContextLengthExceeded("prompt", f"{prompt.num_tokens} tokens, room for {CONTEXT}")
         self.options.append(options)
-        stream = FakeStream(self.script, prompt, n, options.get("logprobs") is not None)
+        stream = FakeStream(script, prompt, n, options.get("logprobs") is not None)
         self.streams.append(stream)
         return stream
 

@@ -21,18 +21,29 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, Unpack, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.executor import OpTime
 from firsthand.engine.facts import StepFacts
 from firsthand.engine.grammar_process import GrammarProcess
 from firsthand.engine.worker import Worker
-from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
+from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.generation.assembly import assemble, max_requests
 from firsthand.generation.choice import Job
 from firsthand.generation.completion import Completion
+from firsthand.generation.embedding import Company, Shape
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.loading import Claim, LoadedModel, Progress, load_model
-from firsthand.generation.options import Checked, Options, check_names, fresh_seed, read_options
+from firsthand.generation.options import (
+    Checked,
+    Options,
+    check_names,
+    fresh_seed,
+    read_options,
+    read_pooling,
+)
 from firsthand.generation.report import (
     Listeners,
     Memory,
@@ -208,6 +219,28 @@ class LLM:
         token_ids = tuple(self.tokenize_chat(messages))
         return self._submit(self._job(token_ids, checked, called_s, continues=False))
 
+    def embed(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        dimensions: int | None = None,
+        **company: Unpack[Company],
+    ) -> list[NDArray[np.float32]]:
+        """A vector (M,) for each text, the same as alone; similar lengths run together."""
+        shape = Shape(self._loaded.spec.width, pooling, normalize, dimensions)
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise InvalidRequest("texts", f"must be a list of texts, not {shown(texts)}")
+        checked = read_pooling(pooling, company)
+        jobs = [self._job(self._ids(text), checked, self._clock()) for text in texts]
+        for job in jobs:
+            self._engine.check(job.request)
+        ordered = sorted(jobs, key=lambda job: len(job.request.prompt_token_ids))
+        found = zip(ordered, self._run_all(ordered), strict=True)
+        vectors = {id(job): shape.vector(one) for job, (one,) in found}
+        return [vectors[id(job)] for job in jobs]
+
     def trace(
         self, prompt: str | Sequence[int], *, step: Literal["prompt", "token"] = "prompt"
     ) -> tuple[OpTime, ...]:
@@ -330,7 +363,7 @@ class LLM:
                 stream = submitted.popleft()
                 if interrupted:
                     stream.cancel()
-                completions = _outcome(stream)
+                completions = stream.outcome()
                 reasons = [completion.finish.reason for completion in completions]
                 interrupted = interrupted or FinishReason.CANCELLED in reasons
                 yield completions
@@ -365,13 +398,3 @@ def _is_list_of_prompts(
 def _natural(stream: TextStream, checked: Checked) -> Completion | list[Completion]:
     """Read to the end: one completion, or a list where several were asked for."""
     return stream.completions() if checked.n > 1 else stream.completion()
-
-
-def _outcome(stream: TextStream) -> list[Completion]:
-    """The completions, also of a request that ended by a fault."""
-    try:
-        return stream.completions()
-    except EngineError:
-        if stream.failed is None:
-            raise
-        return [stream.failed]

@@ -69,7 +69,6 @@ class Options(TypedDict, total=False):
     grammar: Grammar | Mapping[str, Any] | None  # none; {"json" | "regex" | "choice" | "grammar"}
 
 
-COMPANY = ("priority", "tenant", "cache_salt", "timeout_s")
 _SAMPLING = (
     "temperature",
     "top_k",
@@ -105,11 +104,7 @@ class Checked:
 
 
 def read_pooling(pooling: str, options: Mapping[str, Any]) -> Checked:
-    """For one vector of the prompt, and no text; of the options, those of company may be given.
-
-    Raises InvalidRequest.
-    """
-    check_names(options, COMPANY)
+    """For one vector of the prompt, and no text. Raises InvalidRequest."""
     check_choice("pooling", pooling, tuple(Pooling))
     checked = read_options({**options, "max_tokens": 0}, frozenset())
     return replace(checked, pooling=Pooling(pooling))

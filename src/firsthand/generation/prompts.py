@@ -54,6 +54,7 @@ class Source:
     created_s: int
     file: str
     sha256: str | None
+    width: int
 
 
 def read_source(model: str | Path, options: LoadOptions) -> Source:
@@ -70,6 +71,7 @@ def read_source(model: str | Path, options: LoadOptions) -> Source:
             created_s=int(resolved.path.stat().st_mtime),
             file=resolved.path.name,
             sha256=resolved.revision if resolved.source is Origin.KNOWN else None,
+            width=spec.width,
         )
 
 

@@ -30,7 +30,13 @@ from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
 from firsthand.generation.frames import EngineFacts
 from firsthand.generation.frames import Load as LoadMessage
-from firsthand.generation.options import Checked, Options, fresh_seed, read_options
+from firsthand.generation.options import (
+    Checked,
+    Options,
+    fresh_seed,
+    read_options,
+    read_pooling,
+)
 from firsthand.generation.prompts import Prompts, Source, read_source
 from firsthand.generation.remote import Remote, Watch
 from firsthand.generation.report import (
@@ -170,6 +176,7 @@ class Service:
             num_blocks=engine.num_blocks if engine else 0,
             block_size=engine.block_size if engine else 0,
             manifest_sha256=source.sha256,
+            width=source.width,
         )
 
     @property
@@ -276,8 +283,25 @@ class Service:
         it. Raises InvalidRequest or ContextLengthExceeded (the field is named), CapacityExceeded
         (`max_requests`), EngineUnavailable (no engine now).
         """
-        tokenizer = self._known.tokenizer
-        checked = read_options({**options, "n": n}, tokenizer.end_ids)
+        checked = read_options({**options, "n": n}, self._known.tokenizer.end_ids)
+        return self._submit(prompt, checked, skip_special_tokens, include_stop_string)
+
+    def submit_pooling(self, prompt: Prompt, options: Options, pooling: str) -> AsyncTextStream:
+        """As `submit`, for one vector of the prompt and no text: `pooled` of its completion, of
+        which `embedding.Shape` makes the vector."""
+        return self._submit(prompt, read_pooling(pooling, options))
+
+    def abort(self, request_id: str) -> bool:
+        """End a request, from anywhere; its stream gives the finish CANCELLED. False: unknown."""
+        return self._remote.abort(request_id)
+
+    def _submit(
+        self,
+        prompt: Prompt,
+        checked: Checked,
+        skip_special_tokens: bool = True,
+        include_stop_string: bool = False,
+    ) -> AsyncTextStream:
         job = Job(
             self._request(prompt, checked),
             checked.stop_strings,
@@ -289,12 +313,8 @@ class Service:
         )
         events = self._remote.submit(job.request)
         self._traffic.submitted(job.request)
-        texts = Texts(job, tokenizer, self._clock, self._ledger, self._report)
+        texts = Texts(job, self._known.tokenizer, self._clock, self._ledger, self._report)
         return AsyncTextStream(events, texts, prompt)
-
-    def abort(self, request_id: str) -> bool:
-        """End a request, from anywhere; its stream gives the finish CANCELLED. False: unknown."""
-        return self._remote.abort(request_id)
 
     async def _read_source(self) -> None:
         options = self._options

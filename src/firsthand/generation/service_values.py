@@ -74,6 +74,7 @@ class ModelFacts:
     num_blocks: int
     block_size: int
     manifest_sha256: str | None = None  # None: not known without reading the whole file
+    width: int = 0  # of its hidden states
 
 
 @dataclass(frozen=True, slots=True)

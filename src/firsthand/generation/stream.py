@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from firsthand.engine.worker import EventStream
+from firsthand.errors import EngineError
 from firsthand.generation.choice import Choice, Job
 from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.report import StepLedger
@@ -103,6 +104,15 @@ class TextStream:
         for _ in self:
             pass
         return self._texts.completions()
+
+    def outcome(self) -> list[Completion]:
+        """The completions, also of a request that ended by a fault."""
+        try:
+            return self.completions()
+        except EngineError:
+            if self.failed is None:
+                raise
+            return [self.failed]
 
     def _take(self, event: TokenEvent) -> Chunk:
         choice = self._choices[event.index]

@@ -20,7 +20,7 @@ from firsthand.server.openapi import document
 from firsthand.server.routes.chat import chat_router
 from firsthand.server.routes.completions import completions_router
 from firsthand.server.routes.documents import documents_router
-from firsthand.server.routes.embeddings import EmbeddingsBody, embeddings_router
+from firsthand.server.routes.embeddings import embeddings_router
 from firsthand.server.routes.models import models_router
 from firsthand.server.routes.operations import operations_router
 from firsthand.server.routes.predict import predict_router
@@ -28,6 +28,7 @@ from firsthand.server.routes.responses import responses_router
 from firsthand.server.routes.tokens import tokens_router
 from firsthand.server.wire.chat import ChatBody
 from firsthand.server.wire.completions import CompletionBody
+from firsthand.server.wire.embeddings import EmbeddingsBody
 from firsthand.server.wire.predict import PredictBody
 from firsthand.server.wire.responses import ResponsesBody
 from firsthand.server.wire.tokens import DetokenizeBody, TokenizeBody

@@ -21,7 +21,8 @@ from firsthand.generation.service import AsyncTextStream, Prompt, Service, Strea
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One generation that is about to be submitted. `scope` has the caller's headers and key."""
+    """One generation that is about to be submitted; with `pooling` one vector instead. `scope` has
+    the caller's headers and key."""
 
     scope: Scope
     endpoint: str
@@ -31,6 +32,7 @@ class Ask:
     options: Options
     n: int
     stream: bool
+    pooling: str | None = None
 
 
 class Ticket(Protocol):
@@ -97,13 +99,16 @@ def submit_all(
         for ask in asks:
             tickets.append(admission.admit(ask))
         for ask, ticket in zip(asks, tickets, strict=True):
-            stream = ask.service.submit(
-                ask.prompt,
-                ticket.options,
-                n=ask.n,
-                skip_special_tokens=skip_special_tokens,
-                include_stop_string=include_stop_string,
-            )
+            if ask.pooling is not None:
+                stream = ask.service.submit_pooling(ask.prompt, ticket.options, ask.pooling)
+            else:
+                stream = ask.service.submit(
+                    ask.prompt,
+                    ticket.options,
+                    n=ask.n,
+                    skip_special_tokens=skip_special_tokens,
+                    include_stop_string=include_stop_string,
+                )
             submitted.append(Submitted(stream, ticket))
     except BaseException:
         for one in submitted:

@@ -30,8 +30,8 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 class House:
     """`services` by the names that callers use, at least one; the first is the default. Two names
     may stand for one service. `tool_format` is how models call tools where their template does not
-    tell; `reasoning_fields` are the names under which reasoning is given out. `entrance` None: the
-    engines are there, and stay."""
+    tell; `reasoning_fields` are the names under which reasoning is given out; `pooling` is how a
+    text becomes a vector. `entrance` None: the engines are there, and stay."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -43,6 +43,7 @@ class House:
     tool_format: ToolFormat | None = None
     reasoning_fields: tuple[str, ...] = REASONING_FIELDS
     entrance: Entrance | None = None
+    pooling: str = "last"
 
     @property
     def models(self) -> list[Service]:

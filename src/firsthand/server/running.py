@@ -231,6 +231,7 @@ def assemble(
         admission=GateAdmission(gate),
         body_limits=RouteLimits(max_bytes=settings.max_body_size),
         stream=StreamSettings(stall_s=settings.stall_timeout),
+        pooling=settings.pooling,
         tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
         reasoning_fields=REASONING_FIELDS
         if settings.reasoning_field == "both"

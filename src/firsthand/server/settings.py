@@ -129,6 +129,10 @@ class Settings:
         str,
         About(Choice("auto", *FORMAT_NAMES), "How the model calls tools; auto: as its template."),
     ] = "auto"
+    pooling: Annotated[
+        str,
+        About(Choice("last", "mean"), "Of /v1/embeddings: the last token's state, or the mean."),
+    ] = "last"
     reasoning_field: Annotated[
         str,
         About(

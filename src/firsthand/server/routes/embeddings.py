@@ -1,45 +1,74 @@
-"""`/v1/embeddings`: checked, and refused by name until a model here can give hidden states.
+"""`/v1/embeddings`: one vector for each text, or list of token ids.
 
-Owns: its body. May not know: models.
-Read next: `../guard/refusal.py`.
+Owns: how its body becomes prompts to pool, and the form of its reply.
+May not know: how a vector is made (`../../generation/embedding.py`), the connection.
+Read next: `../answers.py`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import base64
+from typing import Any
 
 from fastapi import APIRouter
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from firsthand.generation.completion import Completion
+from firsthand.generation.embedding import Shape
+from firsthand.generation.options import Options
+from firsthand.server import writing
+from firsthand.server.answers import unless_gone
 from firsthand.server.body import read_body
-from firsthand.server.guard.refusal import Refused
 from firsthand.server.house import House
 from firsthand.server.openapi import described
-from firsthand.server.wire.base import Name, Strict
-from firsthand.server.wire.completions import PromptInput
+from firsthand.server.routes.completions import read_prompts
+from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.wire.base import Sampling, priority_of
+from firsthand.server.wire.embeddings import EmbeddingsBody, EmbeddingsReply
 
-
-class EmbeddingsBody(Strict):
-    input: PromptInput
-    model: Name | None = None
-    dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    user: Name | None = None
+EMBEDDINGS = "/v1/embeddings"
 
 
 def embeddings_router(house: House) -> APIRouter:
     router = APIRouter()
 
-    @router.post(
-        "/v1/embeddings",
-        **described(EmbeddingsBody, None, "Not supported by the models here: always an error"),
-    )
+    @router.post(EMBEDDINGS, **described(EmbeddingsBody, EmbeddingsReply, "Vectors of texts"))
     async def embeddings(request: Request) -> Response:
         body = await read_body(request, EmbeddingsBody, house.body_limits)
-        model, _ = house.find(body.model)
-        message = f"model: {model!r} generates text; its engine gives out no hidden states to pool"
-        raise Refused(400, message, "unsupported_parameter", "model")
+        model, service = await house.enter(request, body.model)
+        with naming({"prompt": "input"}):
+            shape = Shape(service.model.width, house.pooling, dimensions=body.dimensions)
+            options: Options = {**_options(body), **header_options(request)}
+            prompts = await read_prompts(service, body.input)
+            asked = Asked(EMBEDDINGS, model, service, Sampling(), pooling=shape.pooling)
+            answers = submit(house, request, asked, prompts, options)
+        completions = await unless_gone(request, answers.completions())
+        used = answers.usage
+        reply = {
+            "id": writing.new_id("embd-"),
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": _vector(shape, one, body)}
+                for index, one in enumerate(completions)
+            ],
+            "model": model,
+            "usage": {"prompt_tokens": used.prompt_tokens, "total_tokens": used.prompt_tokens},
+        }
+        return json_reply(reply, writing.manifest(service) | writing.server_timing(completions))
 
     return router
+
+
+def _options(body: EmbeddingsBody) -> Options:
+    options: Options = {"max_tokens": 0}
+    if body.priority is not None:
+        options["priority"] = priority_of(body.priority)
+    return options
+
+
+def _vector(shape: Shape, completion: Completion, body: EmbeddingsBody) -> Any:
+    values = shape.vector(completion)
+    if body.encoding_format == "base64":
+        return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
+    return values.tolist()

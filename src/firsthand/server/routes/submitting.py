@@ -34,13 +34,14 @@ MAX_CHOICES_PER_BODY = 256  # prompts × n
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Whom a body asks, and what it says of the answer's form. `keeps_markers`: control tokens are
-    part of the text, for whoever reads it looks for one."""
+    part of the text, for whoever reads it looks for one. `pooling`: a vector is wanted, no text."""
 
     endpoint: str
     model: str
     service: Service
     body: Sampling
     keeps_markers: bool = False
+    pooling: str | None = None
 
 
 async def check_grammar(service: Service, options: Options) -> None:
@@ -71,6 +72,7 @@ def submit(
             options.copy(),
             n,
             bool(body.stream),
+            asked.pooling,
         )
         for prompt in prompts
     ]
