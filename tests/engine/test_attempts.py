@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from firsthand.engine.attempts import MAX_ATTEMPTS, run_plan
 from firsthand.request import SamplingParams
-from firsthand.scheduling.plan import BlockCopy, Draw, Drawn, SequenceSlice, StepPlan, StepResult
+from firsthand.scheduling.outcomes import fault_of
+from firsthand.scheduling.plan import (
+    BlockCopy,
+    Draw,
+    Drawn,
+    Pool,
+    SequenceSlice,
+    StepPlan,
+    StepResult,
+    WasRead,
+)
 
 
 class Poisoned:
@@ -36,7 +46,10 @@ class Poisoned:
             for piece in plan.slices
             if piece.draw is not None
         )
-        return StepResult(drawn, forward_ms=1.0, sample_ms=0.5)
+        reads = tuple(
+            WasRead(piece.sequence_id, carry=b"read") for piece in plan.slices if piece.read
+        )
+        return StepResult(drawn, forward_ms=1.0, sample_ms=0.5, reads=reads)
 
 
 def plan_of(num: int, *, drawing: Callable[[int], bool] = bool, copies: int = 0) -> StepPlan:
@@ -64,6 +77,15 @@ def test_s_45_only_those_at_fault_have_an_error(num: int, data: st.DataObject) -
     assert ran.num_failed == len(culprits)
     assert (ran.error is None) is (not culprits)
     assert ran.num_attempts == len(runner.plans) - 1
+
+
+def test_what_was_read_of_the_others_prompts_is_kept() -> None:
+    plan = plan_of(5, drawing=lambda each: False)
+    pooled = tuple(piece._replace(read=Pool(0, b"")) for piece in plan.slices)
+    ran = run_plan(Poisoned(3), replace(plan, slices=pooled))
+    assert [one.sequence_id for one in ran.result.reads] == [1, 2, 4, 5]
+    assert [one.sequence_id for one in ran.result.drawn] == [3]
+    assert ran.result.drawn[0].error == fault_of(pooled[2], ran.result.drawn[0], None, 10)
 
 
 def test_what_one_at_fault_costs() -> None:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
+from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult, WasRead
 
 MAX_ATTEMPTS = 32  # after the first
 
@@ -63,6 +63,7 @@ class _Attempts:
         self._plan = plan
         self._num_left = MAX_ATTEMPTS
         self._drawn: list[Drawn] = []
+        self._reads: list[WasRead] = []
         self._num_failed = 0
         self._forward_ms = self._sample_ms = 0.0
 
@@ -76,7 +77,7 @@ class _Attempts:
         else:
             self._fail(slices, uncopied)
         return Ran(
-            StepResult(tuple(self._drawn), self._forward_ms, self._sample_ms),
+            StepResult(tuple(self._drawn), self._forward_ms, self._sample_ms, tuple(self._reads)),
             _told(fault),
             MAX_ATTEMPTS - self._num_left,
             self._num_failed,
@@ -106,6 +107,7 @@ class _Attempts:
         except Exception as fault:
             return fault
         self._drawn += result.drawn
+        self._reads += result.reads
         self._forward_ms += result.forward_ms
         self._sample_ms += result.sample_ms
         return None

@@ -14,14 +14,14 @@ def fault_of(
     piece: SequenceSlice, outcome: Drawn | None, read: WasRead | None, vocab_size: int
 ) -> str | None:
     """What is wrong with the outcome of a slice, for the one sequence it belongs to."""
+    if outcome is not None and outcome.error is not None:
+        return outcome.error
     if piece.read is not None or read is not None:
         fault = _read_fault(piece, read)
         if fault is not None:
             return fault
     if outcome is None:
         return "the runner gave no token" if piece.draw is not None else None
-    if outcome.error is not None:
-        return outcome.error
     if piece.draw is None:
         return "the runner gave a token that was not asked for"
     if not 0 <= outcome.token_id < vocab_size:
