@@ -4,8 +4,8 @@ Owns: the list of commands, in the order in which help shows them; what wrong us
 May not know: what a command does; each stands in the file of its verb group. Only the standard
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
-Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `evaluate.py`, `bench.py`,
-`verify.py`, `check.py`, `serve.py`, `remote.py` (ps).
+Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
+`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps).
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ import typer
 from typer.core import TyperCommand
 
 from firsthand import __version__
-from firsthand.cli import bench, check, evaluate, generate, inspect, models, remote, serve, verify
+from firsthand.cli import (
+    bench,
+    check,
+    evaluate,
+    generate,
+    inspect,
+    models,
+    quantize,
+    remote,
+    serve,
+    verify,
+)
 from firsthand.cli.interrupts import interruptible
 from firsthand.cli.options import flat
 from firsthand.cli.output import (
@@ -109,6 +120,7 @@ def build_app() -> typer.Typer:
         "plan": inspect.plan,
         "tokenize": generate.tokenize,
         "trace-step": inspect.trace_step,
+        "quantize": quantize.quantize,
         "eval": evaluate.evaluate,
         "profile": bench.profile,
         "verify": verify.verify,

@@ -87,6 +87,11 @@ class Tokenizer:
         return cls(vocabulary_from_gguf(metadata, file))
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """What it was made of."""
+        return self._vocabulary
+
+    @property
     def vocab_size(self) -> int:
         """One more than the largest id."""
         return len(self._bytes)

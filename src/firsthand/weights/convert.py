@@ -18,7 +18,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,13 +124,25 @@ def _write_folder(
 ) -> ConvertReport:
     total = sum(t.num_bytes for source in sources for t in source.tensors.values())
     report = _counter(progress, total)
-    shards = _divide(list(_to_write(sources, report)), max_shard_bytes)
+    with new_folder(dst) as partial:
+        files = write_shards(partial, list(_to_write(sources, report)), max_shard_bytes)
+        copied = copy_companions(src if src.is_dir() else src.parent, partial)
+    num_tensors = sum(len(source.tensors) for source in sources)
+    aliases = tuple(pair for source in sources for pair in source.aliases.items())
+    return ConvertReport(str(dst), files, copied, num_tensors, total, aliases)
+
+
+@contextlib.contextmanager
+def new_folder(dst: Path) -> Iterator[Path]:
+    """A folder beside `dst`, which gets that name when the block ends, and is gone if it fails.
+
+    Raises InvalidRequest where `dst` has appeared meanwhile.
+    """
     partial = dst.parent / f".{dst.name}.partial-{secrets.token_hex(4)}"
     partial.mkdir()
     renamed = False
     try:
-        files = _write_shards(partial, shards)
-        copied = _copy_companions(src if src.is_dir() else src.parent, partial)
+        yield partial
         _sync_folder(partial)
         if os.path.lexists(dst):
             raise InvalidRequest("dst", f"{dst} has appeared meanwhile")
@@ -143,9 +155,6 @@ def _write_folder(
                 dst.rename(partial)
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    num_tensors = sum(len(shard) for shard in shards)
-    aliases = tuple(pair for source in sources for pair in source.aliases.items())
-    return ConvertReport(str(dst), files, copied, num_tensors, total, aliases)
 
 
 def _to_write(sources: list[TorchFile], report: Callable[[int], None]) -> Iterator[TensorToWrite]:
@@ -188,7 +197,11 @@ def _divide(tensors: list[TensorToWrite], max_shard_bytes: int) -> list[list[Ten
     return shards
 
 
-def _write_shards(folder: Path, shards: list[list[TensorToWrite]]) -> tuple[str, ...]:
+def write_shards(
+    folder: Path, to_write: list[TensorToWrite], max_shard_bytes: int = MAX_SHARD_BYTES
+) -> tuple[str, ...]:
+    """One file, or several and their index; their names."""
+    shards = _divide(to_write, max_shard_bytes)
     if len(shards) == 1:
         write_safetensors(folder / WEIGHTS, shards[0])
         return (WEIGHTS,)
@@ -199,15 +212,20 @@ def _write_shards(folder: Path, shards: list[list[TensorToWrite]]) -> tuple[str,
         weight_map |= {tensor.name: name for tensor in tensors}
     total = sum(tensor.num_bytes for tensors in shards for tensor in tensors)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    _write_new(folder / INDEX, [json.dumps(index, indent=1).encode()])
+    write_new(folder / INDEX, [json.dumps(index, indent=1).encode()])
     return (*sorted(set(weight_map.values())), INDEX)
 
 
-def _copy_companions(source: Path, folder: Path) -> tuple[str, ...]:
+def copy_companions(
+    source: Path, folder: Path, but: Collection[str] = frozenset()
+) -> tuple[str, ...]:
+    """The files that belong beside the weights, as they are; their names."""
     copied = []
     for name in sorted(filter(is_companion, os.listdir(source))):
+        if name in but:
+            continue
         content = read_whole(path_inside(source, name), MAX_COMPANION_BYTES)
-        _write_new(folder / name, [content])
+        write_new(folder / name, [content])
         copied.append(name)
     return tuple(copied)
 
@@ -235,7 +253,7 @@ def write_safetensors(path: Path, tensors: Sequence[TensorToWrite]) -> None:
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
         raise ValueError(f"{path}: a header of {len(text)} bytes is above {MAX_HEADER_BYTES}")
-    _write_new(path, _file_chunks(path, text, ordered))
+    write_new(path, _file_chunks(path, text, ordered))
 
 
 def _file_chunks(
@@ -254,7 +272,8 @@ def _file_chunks(
             )
 
 
-def _write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """A file that must not exist yet, on the disk when this returns."""
     with open(path, "xb") as stream:
         for chunk in chunks:
             stream.write(chunk)

@@ -148,7 +148,7 @@ def wished_format(info: TensorInfo, quantization: Quantization, *, is_head: bool
     if quantization == "auto" and isinstance(info.matrix, IntegerMatrix):
         return held
     if quantization == "none":
-        return FloatFormat("float32") if isinstance(held, GroupedFormat) else held
+        return held if isinstance(held, FloatFormat) else FloatFormat("float32")
     if isinstance(held, GroupedFormat):
         fits = {"auto": True, "int8": held.bits == 8, "int4": held.bits == 4 or is_head}
         if fits[quantization]:

@@ -1,0 +1,72 @@
+"""Rounding with compensation: what one column loses, the columns after it make up for.
+
+Owns: the order of columns, the factor of the inverse Hessian, and the loop.
+May not know: layers, files, where the inputs came from.
+Read next: `grid.py` (scales and codes). Source: arXiv 2210.17323, algorithm 1.
+
+For a linear layer with inputs X (T, K) the squared error of the outputs is tr(D · H · Dᵀ), D what
+was rounded away and H = XᵀX. Column after column is rounded; the error of each, divided by its
+diagonal entry of the Cholesky factor of H⁻¹, is subtracted from the columns that are still floats.
+Columns with the largest inputs come first, while there are still many to make up for them; scales
+are chosen before, so that groups stay runs of columns and no file needs an order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firsthand.quant.grid import Grid, Rounded, choose
+
+Floats = NDArray[np.float32]
+DAMPING: Final = 0.01  # of the mean of the diagonal
+BLOCK: Final = 64
+
+
+def compensated(values: Floats, hessian: Floats, grid: Grid) -> Rounded:
+    """values (N, K), hessian (K, K) = XᵀX. A column that no input ever reached is rounded to the
+    nearest and changes nothing."""
+    n, k = values.shape
+    diagonal = np.array(np.diag(hessian), np.float32)
+    scales, zeros = choose(values, grid, diagonal + diagonal.mean() * DAMPING, search=True)
+    order = np.argsort(-diagonal, kind="stable")
+    factor = inverse_factor(hessian[np.ix_(order, order)])
+    groups = order // grid.width(k)
+    steps, middles = scales.astype(np.float32).T.copy(), zeros.astype(np.float32).T.copy()
+    left = np.ascontiguousarray(values[:, order].T)
+    codes = np.empty((k, n), np.uint8)
+    for start in range(0, k, BLOCK):
+        stop = min(start + BLOCK, k)
+        lost = np.empty((stop - start, n), np.float32)
+        for j in range(start, stop):
+            scale, zero = steps[groups[j]], middles[groups[j]]
+            code = np.rint(left[j] / scale) + zero
+            np.clip(code, grid.lowest, grid.levels - 1, out=code)
+            codes[order[j]] = code
+            error = (left[j] - (code - zero) * scale) / factor[j, j]
+            left[j + 1 : stop] -= factor[j, j + 1 : stop, None] * error
+            lost[j - start] = error
+        left[stop:] -= factor[start:stop, stop:].T @ lost
+    return Rounded(grid, np.ascontiguousarray(codes.T), scales, zeros)
+
+
+def inverse_factor(hessian: Floats) -> Floats:
+    """(K, K) upper U with UᵀU = (H + damping)⁻¹. What a singular H needs is added."""
+    exact = hessian.astype(np.float64)
+    diagonal = np.diag(exact).copy()
+    mean = float(diagonal.mean()) or 1.0
+    exact[np.diag_indices_from(exact)] = np.where(diagonal > 0, diagonal, mean)
+    damping = DAMPING
+    while True:
+        try:
+            damped = exact + np.eye(len(exact)) * (damping * mean)
+            return np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)
+        except np.linalg.LinAlgError:
+            damping *= 10
+
+
+def output_error(rounded_away: Floats, hessian: Floats) -> float:
+    """tr(D · H · Dᵀ): the squared error of the outputs, D (N, K) what was rounded away."""
+    return float(np.einsum("nk,nk->", rounded_away @ hessian, rounded_away, dtype=np.float64))

@@ -1,0 +1,89 @@
+"""Which layers stay wide: measured for each, chosen under a budget.
+
+Owns: what a layer loses at two widths, and who gets the bits that are left.
+May not know: files, how codes are chosen.
+Read next: `rounding.py`.
+
+Each layer is rounded twice, narrow and wide, and its error measured on the inputs that it gets in
+the model as it was. A layer's worth is the error that widening takes away for each bit that it
+costs; layers of most worth are widened, as long as the budget lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firsthand.quant.grid import Grid
+from firsthand.quantize.forward import Weights
+from firsthand.quantize.rounding import relative_error, round_with
+from firsthand.quantize.scheme import Scheme
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """The error of a layer's outputs, narrow and wide, and its shape."""
+
+    name: str
+    narrow: float
+    wide: float
+    shape: tuple[int, int]
+
+    @property
+    def num_weights(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+
+class Measurer:
+    """`Listener` that measures and changes nothing."""
+
+    def __init__(self, weights: Weights, scheme: Scheme) -> None:
+        self._weights, self._scheme = weights, scheme
+        self._inputs: Floats | None = None
+        self._hessian = np.zeros((0, 0), np.float32)
+        self.found: list[Sensitivity] = []
+
+    def normed(self, x: Floats, gain: str) -> Floats:
+        return x * self._weights.vectors[gain]
+
+    def linear(self, x: Floats, weight: str) -> Floats:
+        if self._inputs is not x:
+            self._inputs, self._hessian = x, x.T @ x
+        matrix = self._weights.matrix(weight)
+        errors = []
+        for grid in (self._scheme.grid, self._scheme.wide_grid):
+            method = "nearest" if self._scheme.method == "nearest" else "searched"
+            rounded = round_with(matrix, self._hessian, grid, method)
+            errors.append(relative_error(matrix, rounded.decode(), self._hessian))
+        n, k = matrix.shape
+        self.found.append(Sensitivity(weight, errors[0], errors[1], (n, k)))
+        return x @ matrix.T
+
+
+def widened(found: Sequence[Sensitivity], scheme: Scheme) -> Mapping[str, Grid]:
+    """The layers that get the wide grid."""
+    total = sum(layer.num_weights for layer in found)
+    used = sum(_bits(layer, scheme.grid) for layer in found)
+    left = (scheme.budget or 0.0) * total - used
+    chosen: dict[str, Grid] = {}
+    for layer in sorted(found, key=lambda one: -_worth(one, scheme)):
+        cost = _bits(layer, scheme.wide_grid) - _bits(layer, scheme.grid)
+        if cost <= left:
+            left -= cost
+            chosen[layer.name] = scheme.wide_grid
+    return chosen
+
+
+def _bits(layer: Sensitivity, grid: Grid) -> float:
+    return layer.num_weights * grid.bits_per_weight(layer.shape[1])
+
+
+def _worth(layer: Sensitivity, scheme: Scheme) -> float:
+    return (layer.narrow - layer.wide) / (
+        _bits(layer, scheme.wide_grid) - _bits(layer, scheme.grid)
+    )

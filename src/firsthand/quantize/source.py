@@ -1,0 +1,127 @@
+"""The model that is to be quantised: opened, its floats within reach, its words kept.
+
+Owns: what a source must be, and what stands beside the weights of its copy.
+May not know: how anything is rounded.
+Read next: `quantize.py`.
+
+Everything is read as floats: blocks of a GGUF file, or codes of another quantisation, are decoded
+exactly. Rounding them is then a second rounding, which the report says. A folder's config.json and
+tokenizer are copied; a GGUF file's are written anew from what it says, for the Llama family with
+plain rotary frequencies and a byte-level vocabulary. Anything else of that kind is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firsthand.compute.plan import Op, record
+from firsthand.errors import UnsupportedModel
+from firsthand.generation.loading import read_spec, read_tokenizer
+from firsthand.models import families
+from firsthand.models.spec import ModelSpec
+from firsthand.quant.formats import FloatFormat
+from firsthand.quantize.forward import Weights
+from firsthand.text.tokenizer import Tokenizer
+from firsthand.text.tokenizer_out import tokenizer_files
+from firsthand.weights.checkpoint import Checkpoint
+from firsthand.weights.convert import copy_companions, write_new
+from firsthand.weights.folder import CONFIG
+from firsthand.weights.loading import load
+from firsthand.weights.quantized import CONFIG_KEYS
+from firsthand.weights.sources import ConvertedSource
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """`ops` are the model's operators as recorded, `file_bytes` its weights as they lie."""
+
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    tokenizer: Tokenizer
+    weights: Weights
+    ops: tuple[Op, ...]
+    file_bytes: int
+
+    @property
+    def linear_names(self) -> tuple[str, ...]:
+        """The layers that may be rounded: not the embedding, and not the head."""
+        return tuple(op.weights[0] for op in self.ops if op.name == "linear")
+
+    @property
+    def was_rounded(self) -> bool:
+        """Whether any of them has been rounded already."""
+        sources = [self.weights.sources[name] for name in self.linear_names]
+        return any(
+            isinstance(one, ConvertedSource) and not isinstance(one.file.format, FloatFormat)
+            for one in sources
+        )
+
+
+def open_source_model(checkpoint: Checkpoint) -> Source:
+    """Raises as a load does, UnsupportedModel for what could not be written."""
+    spec = read_spec(checkpoint)
+    if checkpoint.form == "gguf":
+        _check_writable(checkpoint, spec)
+    tokenizer = read_tokenizer(checkpoint)
+    weights = Weights()
+    family = families.family(spec)
+    report = load(checkpoint, family.slots(spec), family.gguf_layout, weights, "none")
+    ops = record(families.program(spec).forward, weights.shape)
+    return Source(checkpoint, spec, tokenizer, weights, tuple(ops), report.file_bytes)
+
+
+def config_of(source: Source) -> dict[str, Any]:
+    """config.json without a word about quantisation."""
+    if source.checkpoint.form == "safetensors":
+        return {k: v for k, v in source.checkpoint.config.items() if k not in CONFIG_KEYS}
+    spec = source.spec
+    special = source.tokenizer.vocabulary.special
+    return {
+        "architectures": [families.family(spec).config_name],
+        "model_type": spec.architecture,
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.width,
+        "intermediate_size": spec.ffn_width,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_size,
+        "max_position_embeddings": spec.context_length,
+        "rms_norm_eps": spec.norm_eps,
+        "rope_theta": _theta(source.checkpoint),
+        "hidden_act": "silu",
+        "tie_word_embeddings": spec.tied_head,
+        "attention_bias": spec.attention_bias,
+        "mlp_bias": spec.mlp_bias,
+        "bos_token_id": special.bos_id,
+        "eos_token_id": sorted(special.end_ids),
+        "torch_dtype": "float16",
+    }
+
+
+def write_companions(source: Source, folder: Path) -> None:
+    """What stands beside the weights, but config.json."""
+    if source.checkpoint.form == "safetensors":
+        copy_companions(Path(source.checkpoint.path), folder, but={CONFIG})
+        return
+    for name, content in tokenizer_files(source.tokenizer.vocabulary).items():
+        text = json.dumps(content, ensure_ascii=False)
+        write_new(folder / name, [text.encode("utf-8", errors="surrogatepass")])
+
+
+def _theta(checkpoint: Checkpoint) -> float:
+    return float(checkpoint.metadata.get("llama.rope.freq_base", 10_000.0))
+
+
+def _check_writable(checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    plain = spec.architecture == "llama" and spec.activation == "silu"
+    if not plain or spec.rope.kind != "default" or spec.rope.attention_factor != 1.0:
+        raise UnsupportedModel(
+            f"{checkpoint.path}: from GGUF only the Llama family with plain rotary frequencies can "
+            "be written as a folder; start from the model's safetensors"
+        )
