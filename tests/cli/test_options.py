@@ -23,7 +23,11 @@ from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.options import Options, read_options
 
 # One sequence; the defaults.
-NOT_ON_THE_COMMAND_LINE = {"max_sequences", "max_step_tokens", "max_logit_rows"}
+NOT_ON_THE_COMMAND_LINE = {"max_sequences", "max_step_tokens", "max_logit_rows"} | {
+    "max_batch_size",
+    "max_batch_wait_s",
+    "min_batch_size",
+}
 NOBODY_ELSE_IS_THERE = {"priority", "tenant", "cache_salt", "timeout_s"}
 FOR_PROGRAMS = {"response_format", "grammar", "prompt_logprobs"}
 

@@ -82,6 +82,14 @@ def test_what_cannot_be_is_refused_by_name(live: Live, field: str, given: dict[s
     assert error["type"] == "invalid_request_error"
 
 
+def test_batches_are_counted(live: Live) -> None:
+    embed(live, TEXTS)
+    metrics = httpx.get(f"{live.running.url}/metrics", timeout=30).text
+    sizes = [line for line in metrics.splitlines() if line.startswith("firsthand_microbatch_size")]
+    assert any(line.startswith("firsthand_microbatch_size_count") for line in sizes)
+    assert 'firsthand_microbatch_wait_seconds_sum{model="micro"}' in metrics
+
+
 def test_a_model_that_is_not_here(live: Live) -> None:
     with pytest.raises(openai.NotFoundError):
         live.client.embeddings.create(model="other", input="x")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from firsthand.errors import InvalidRequest
-from firsthand.server.rules import registry_entries
+from firsthand.server.profiles import PROFILES
+from firsthand.server.rules import load_options, registry_entries
 from firsthand.server.setting_sources import read_settings
 from firsthand.server.settings import SETTINGS, Configured, Settings, changed
 
@@ -53,6 +54,38 @@ def test_a_flag_goes_before_a_variable_before_the_file(tmp_path: Path) -> None:
     assert origins["host"] == "environment FIRSTHAND_HOST"
     assert origins["max_num_seqs"] == f"file {file}"
     assert origins["uds"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("profile", "wait_ms", "batch"),
+    [
+        ("latency", (10, 20), (8, 16)),
+        ("balanced", (50, 50), (16, 64)),
+        ("throughput", (100, 1000), (64, 128)),
+    ],
+)
+def test_a_profile_says_what_nothing_else_does(
+    tmp_path: Path, profile: str, wait_ms: tuple[int, int], batch: tuple[int, int]
+) -> None:
+    """S40: the figures of each, and where `config show` says they are from."""
+    got = read({"profile": profile, "max_num_seqs": "7"}, file=write(tmp_path, "block-size = 32\n"))
+    assert wait_ms[0] <= got.settings.max_batch_wait * 1e3 <= wait_ms[1]
+    assert batch[0] <= got.settings.max_batch_size <= batch[1]
+    origins = {name: origin for name, _, origin in got.rows()}
+    for name in PROFILES[profile]:
+        flag = name == "max_num_seqs"
+        assert origins[name] == ("flag --max-num-seqs" if flag else f"profile {profile}")
+    assert got.settings.max_num_seqs == 7
+    options = load_options(got.settings)
+    assert options.max_step_tokens == PROFILES[profile]["max_num_batched_tokens"]
+    assert options.max_batch_wait_s == got.settings.max_batch_wait
+
+
+def test_every_profile_can_be_run() -> None:
+    for profile, values in PROFILES.items():
+        settings = read({"profile": profile}).settings
+        assert {name: getattr(settings, name) for name in values} == dict(values)
+        assert load_options(settings).max_sequences == values["max_num_seqs"]
 
 
 def test_vllms_names_are_there() -> None:

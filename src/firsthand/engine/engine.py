@@ -13,8 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 from firsthand.engine.attempts import Ran, Runner, run_plan
-from firsthand.engine.facts import StepFacts
+from firsthand.engine.facts import BatchFacts, StepFacts
 from firsthand.engine.grammar import Grammars, Matcher
+from firsthand.engine.microbatch import MicroBatcher, Window
 from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
 from firsthand.scheduling.plan import StepPlan
@@ -37,7 +38,8 @@ class Engine:
 
     `clock` gives seconds and never goes back; `on_step` is called once per step, on this thread.
     A request with a grammar comes to the scheduler when that is compiled, which is done on another
-    thread; without `grammars` there can be none.
+    thread; without `grammars` there can be none. One that generates nothing waits for company by
+    the rules of `window`.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Engine:
         clock: Callable[[], float],
         on_step: Callable[[StepFacts], None],
         grammars: Grammars | None = None,
+        window: Window | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -54,10 +57,19 @@ class Engine:
         self._on_step = on_step
         self._grammars = grammars
         self._preparing: dict[str, _Preparing] = {}
+        self._batcher = MicroBatcher(window or Window())
+        self._started: list[BatchFacts] = []  # batches, for the next facts
 
     @property
     def has_work(self) -> bool:
-        return self._is_scheduled or bool(self._preparing)
+        return self._is_scheduled or bool(self._preparing) or self.idle_s == 0.0
+
+    @property
+    def idle_s(self) -> float | None:
+        """How long there is nothing to do where there is no work now, if nothing comes; None: for
+        ever."""
+        due_s = self._batcher.due_s()
+        return None if due_s is None else max(0.0, due_s - self._clock())
 
     @property
     def _is_scheduled(self) -> bool:
@@ -70,7 +82,7 @@ class Engine:
     def add(self, request: Request) -> None:
         """Raises InvalidRequest or CapacityExceeded, and then changes nothing. A grammar that turns
         out to be none ends its request with an error; ask `Grammars.compile` before."""
-        if request.request_id in self._preparing:
+        if request.request_id in self._preparing or request.request_id in self._batcher:
             raise InvalidRequest("request_id", f"{request.request_id!r} is already in progress")
         grammar = request.grammar
         if grammar is not None:
@@ -82,7 +94,11 @@ class Engine:
                 one = _Preparing(request, self._clock(), compiling)
                 self._preparing[request.request_id] = one
                 return
-        self._scheduler.add(request, self._clock())
+        if request.generates:
+            self._scheduler.add(request, self._clock())
+            return
+        self._scheduler.check(request)
+        self._batcher.add(request, self._clock())
 
     def abort(self, request_id: str, index: int | None = None) -> list[TokenEvent]:
         """End a request, or one of its sequences: one event per sequence that had not ended; the
@@ -91,12 +107,18 @@ class Engine:
         if preparing is not None:
             preparing.compiling.cancel()
             return self._ends(preparing.request, Finish(FinishReason.CANCELLED))
-        return self._scheduler.abort(request_id, self._clock(), index)
+        held = self._batcher.remove(request_id)
+        if held is not None:
+            return self._ends(held, Finish(FinishReason.CANCELLED))
+        events = self._scheduler.abort(request_id, self._clock(), index)
+        self._tell_ends(events)
+        return events
 
     def step(self) -> list[TokenEvent]:
         """One step of all sequences; the tokens and ends that it brought."""
-        if self._preparing:
-            failed = self._schedule_prepared()
+        if self._preparing or self._batcher.num_waiting:
+            self._start_batches()
+            failed = self._schedule_prepared() if self._preparing else []
             if failed or not self._is_scheduled:
                 return failed
         started_s = self._clock()
@@ -108,7 +130,23 @@ class Engine:
         events = self._scheduler.commit(plan, ran.result, ran_s)
         times_s = (started_s, planned_s, ran_s, self._clock())
         self._on_step(self._facts(plan, request_ids, ran, events, times_s))
+        self._tell_ends(events)
         return events
+
+    def _start_batches(self) -> None:
+        """Those whose time has come. They were checked when they came."""
+        now_s = self._clock()
+        while batch := self._batcher.take(now_s):
+            for one in batch:
+                self._scheduler.add(one.request, one.arrival_s)
+            wait_s = now_s - min(one.arrival_s for one in batch)
+            self._started.append(BatchFacts(len(batch), wait_s))
+
+    def _tell_ends(self, events: list[TokenEvent]) -> None:
+        if self._batcher.is_running:
+            for event in events:
+                if event.finish is not None:
+                    self._batcher.ended(event.request_id)
 
     def _schedule_prepared(self) -> list[TokenEvent]:
         """Hand over the requests whose grammar is compiled; the ends of those whose is none."""
@@ -146,6 +184,7 @@ class Engine:
         times_s: tuple[float, float, float, float],
     ) -> StepFacts:
         started_s, planned_s, ran_s, committed_s = times_s
+        batches, self._started = tuple(self._started), []
         return StepFacts(
             started_s=started_s,
             request_ids=request_ids,
@@ -168,6 +207,7 @@ class Engine:
             num_cached_blocks=self._scheduler.num_cached_blocks,
             num_evicted_blocks=self._scheduler.num_evicted_blocks,
             planned=self._scheduler.last_plan,
+            batches=batches,
         )
 
 

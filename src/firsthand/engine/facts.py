@@ -1,6 +1,6 @@
 """What the engine says about itself: one typed value per step.
 
-Owns: `StepFacts`.
+Owns: `StepFacts`, and `BatchFacts` inside.
 May not know: metric names, logs, who listens. Nothing outside the standard library.
 Read next: `scheduling/facts.py` (what the plan did); `engine.py`, which emits one per step.
 """
@@ -10,6 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from firsthand.scheduling.facts import PlanFacts
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """A batch of requests that generate nothing: so many, and how long the oldest had waited."""
+
+    size: int
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,7 @@ class StepFacts:
 
     By class are: urgent, normal, background. Cached blocks are not used: nobody's, but findable.
     `num_evicted_blocks` of them were given out for something else, since the engine began.
+    `batches` of requests that generate nothing began with the step.
     """
 
     started_s: float
@@ -47,6 +56,7 @@ class StepFacts:
     planned: PlanFacts = field(default_factory=PlanFacts)
     num_attempts: int = 0
     num_failed: int = 0
+    batches: tuple[BatchFacts, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -17,6 +17,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -218,7 +219,8 @@ class Worker:
     def _take_inbox(self) -> bool:
         """Sleep until there is something to do, then do what the messages ask. False: stop."""
         if not self._engine.has_work and self._closed_because is None:
-            self._take(self._inbox.get())
+            with suppress(Empty):  # a batch is due then
+                self._take(self._inbox.get(timeout=self._engine.idle_s))
         for message in self._messages():
             self._take(message)
         return self._closed_because is None

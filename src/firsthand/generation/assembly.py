@@ -23,6 +23,7 @@ from firsthand.engine.readings import Readings
 from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import Sampler
 from firsthand.errors import EngineError
+from firsthand.generation.load_options import window_of
 from firsthand.generation.loading import LoadedModel
 from firsthand.generation.sharing import build_scheduler
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules
@@ -59,7 +60,7 @@ def assemble(
         Readings(loaded.executor, sample, loaded.max_logit_rows),
     )
     scheduler = build_scheduler(loaded, clock)
-    engine = Engine(scheduler, runner, clock, on_step, grammars)
+    engine = Engine(scheduler, runner, clock, on_step, grammars, window_of(loaded.options))
     return Assembly(engine, runner, scheduler, grammars)
 
 

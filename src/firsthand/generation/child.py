@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import logging
+import math
 import os
 import select
 import signal
@@ -69,16 +70,17 @@ class Connection:
         self._unsent: deque[memoryview] = deque()
         self._poll = select.poll()
 
-    def receive(self, *, wait: bool) -> list[ToChild] | None:
-        """What has arrived; `wait`: until something has. None: the parent is gone."""
+    def receive(self, *, wait: bool, limit_s: float | None = None) -> list[ToChild] | None:
+        """What has arrived; `wait`: until something has, or for `limit_s`. None: the parent is
+        gone."""
+        until_s = None if limit_s is None else time.monotonic() + limit_s
         while True:
             self._flush()
             try:
                 data = self._socket.recv(READ_BYTES)
             except BlockingIOError:
-                if not wait:
+                if not wait or not self._sleep(until_s):
                     return []
-                self._sleep()
                 continue
             except OSError:
                 return None
@@ -114,10 +116,15 @@ class Connection:
             else:
                 self._unsent.popleft()
 
-    def _sleep(self) -> None:
+    def _sleep(self, until_s: float | None) -> bool:
+        """Until the socket is ready, or that time has come: False."""
         writes = select.POLLOUT if self._unsent else 0
         self._poll.register(self._socket, select.POLLIN | writes)
-        self._poll.poll()
+        if until_s is None:
+            self._poll.poll()
+            return True
+        left_ms = math.ceil((until_s - time.monotonic()) * 1e3)
+        return left_ms > 0 and bool(self._poll.poll(left_ms))
 
 
 class Loop:
@@ -134,7 +141,7 @@ class Loop:
     def run(self, engine: Engine) -> None:
         receive, send = self._connection.receive, self._connection.send
         while True:
-            messages = receive(wait=not engine.has_work)
+            messages = receive(wait=not engine.has_work, limit_s=engine.idle_s)
             if messages is None:
                 return
             for message in messages:
@@ -142,7 +149,7 @@ class Loop:
             if engine.has_work:
                 events = engine.step()
                 facts, self._facts = self._facts, None
-                if events or facts is not None:  # else it waited for a grammar
+                if events or facts is not None:  # else nothing was ready to run
                     send(Stepped(tuple(events), facts))
 
     def _take(self, engine: Engine, message: ToChild) -> None:

@@ -14,6 +14,7 @@ from typing import Literal, TypedDict, get_args
 from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.buckets import check_buckets
 from firsthand.config import MAX_THREADS
+from firsthand.engine.microbatch import Window
 from firsthand.errors import InvalidRequest
 from firsthand.kvcache.arrays import TILE, KVLayout, KVType
 from firsthand.kvcache.paged import BLOCK_SIZE
@@ -45,6 +46,9 @@ class LoadKeywords(TypedDict, total=False):
     max_step_tokens: int
     max_sequences: int | None
     max_logit_rows: int | None
+    max_batch_size: int
+    max_batch_wait_s: float
+    min_batch_size: int
     memory_limit: int | str
     disabled_rules: Sequence[str]
     attention: Attention | None
@@ -67,13 +71,15 @@ class LoadOptions:
     `max_step_tokens`: what one step computes at most; longer prompts take several steps.
     `max_sequences`: how many run at once; None is as many as memory allows, up to 16.
     `max_logit_rows`: rows of a step whose logits may be asked for; None is one per sequence, all
-    that an engine asks for. `memory_limit`: what weights, scratch, KV cache and process may take,
-    in bytes or as "2GiB", or as a share of what is free, "80%". `disabled_rules` (native): fusion
-    rules to leave out. `attention` (torch): which of its rungs. `pack_cache` (native): use the
-    packed form of the model on disk; write it if it is not there. `compile` (torch): steps that
-    fit one of the `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run
-    compiled. `deterministic` (torch): only
-    algorithms that give the same bits in every run; one that has none ends the request.
+    that an engine asks for. Requests that generate nothing start when `max_batch_size` of them
+    wait, or the oldest has for `max_batch_wait_s`, or `min_batch_size` wait and none runs.
+    `memory_limit`: what weights, scratch, KV cache and process may take, in bytes or as "2GiB", or
+    as a share of what is free, "80%". `disabled_rules` (native): fusion rules to leave out.
+    `attention` (torch): which of its rungs. `pack_cache` (native): use the packed form of the model
+    on disk; write it if it is not there. `compile` (torch): steps that fit one of the
+    `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run compiled.
+    `deterministic` (torch): only algorithms that give the same bits in every run; one that has none
+    ends the request.
     """
 
     executor: ExecutorName = "native"
@@ -90,6 +96,9 @@ class LoadOptions:
     max_step_tokens: int = 512
     max_sequences: int | None = None
     max_logit_rows: int | None = None
+    max_batch_size: int = 16
+    max_batch_wait_s: float = 0.0
+    min_batch_size: int = 1
     memory_limit: int | str = DEFAULT_LIMIT
     disabled_rules: Sequence[str] = ()
     attention: Attention | None = None
@@ -114,6 +123,7 @@ class LoadOptions:
             check_integer("threads", self.threads, 1, MAX_THREADS)
         least = 1 if self.max_sequences is None else self.max_sequences
         Limits(1, 1, least, self.max_step_tokens)  # refused now, not after a load
+        window_of(self)
         share_of(self.memory_limit)
         if self.max_logit_rows is not None:
             rows = (least, self.max_step_tokens)
@@ -135,6 +145,11 @@ class LoadOptions:
             check_buckets(self.compile_buckets)
         if self.compile_buckets is not None and not self.compile:
             raise InvalidRequest("compile_buckets", "is a part of compile, which is off")
+
+
+def window_of(options: LoadOptions) -> Window:
+    """Raises InvalidRequest."""
+    return Window(options.max_batch_size, options.max_batch_wait_s, options.min_batch_size)
 
 
 def _refuse(field: str, given: bool, executor: str) -> None:

@@ -70,6 +70,7 @@ class Metrics:
         self._batch = Histogram(
             "firsthand_batch_size", "Sequences of a step", model, registry=r, buckets=BATCH_BUCKETS
         )
+        self._microbatch, self._microbatch_wait = _microbatches(r)
         self._step_errors = Counter("firsthand_step_errors", "Failed steps", model, registry=r)
         self._step_attempts = Counter(
             "firsthand_step_attempts", "Made after a step had failed", model, registry=r
@@ -159,6 +160,20 @@ class Metrics:
             self._ready.labels(name).set(state.status.takes_requests)
 
 
+def _microbatches(r: CollectorRegistry) -> tuple[Histogram, Histogram]:
+    """Of texts that are only scored or pooled: how many started together, how long the oldest of
+    them had waited."""
+    sizes = Histogram(
+        "firsthand_microbatch_size", "Texts of a batch", ("model",), registry=r,
+        buckets=BATCH_BUCKETS,
+    )  # fmt: skip
+    waits = Histogram(
+        "firsthand_microbatch_wait_seconds", "Of a batch's oldest", ("model",), registry=r,
+        buckets=STEP_BUCKETS_S,
+    )  # fmt: skip
+    return sizes, waits
+
+
 class _StepCounter:
     """The labelled children of one model, looked up once: a step is counted in microseconds."""
 
@@ -175,6 +190,8 @@ class _StepCounter:
             )
         ]
         self._batch = metrics._batch.labels(model)
+        self._microbatch = metrics._microbatch.labels(model)
+        self._microbatch_wait = metrics._microbatch_wait.labels(model)
         self._computed = metrics._tokens.labels(model, "computed")
         self._generated = metrics._tokens.labels(model, "generation")
         self._preempted = metrics._preemptions.labels(model, "memory")
@@ -188,6 +205,9 @@ class _StepCounter:
         self._batch.observe(facts.num_sequences)
         self._computed.inc(facts.num_tokens)
         self._generated.inc(facts.num_drawn)
+        for batch in facts.batches:
+            self._microbatch.observe(batch.size)
+            self._microbatch_wait.observe(batch.wait_s)
         if facts.planned.num_preempted:
             self._preempted.inc(facts.planned.num_preempted)
         if facts.error is not None:

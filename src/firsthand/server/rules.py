@@ -111,5 +111,8 @@ def load_options(settings: Settings) -> LoadOptions:
         block_size=settings.block_size,
         max_step_tokens=settings.max_num_batched_tokens,
         max_sequences=settings.max_num_seqs,
+        max_batch_size=settings.max_batch_size,
+        max_batch_wait_s=settings.max_batch_wait,
+        min_batch_size=settings.min_batch_size,
         memory_limit=settings.memory_limit,
     )

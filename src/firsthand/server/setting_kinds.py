@@ -61,7 +61,7 @@ class Choice:
         return str(given)
 
     def show(self, value: Any) -> str:
-        return str(value)
+        return "" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)

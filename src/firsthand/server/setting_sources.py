@@ -5,7 +5,8 @@ is told.
 May not know: what a setting does, how flags are parsed (`cli/serve.py` shows typer the list).
 Read next: `settings.py`, the list.
 
-A flag goes before a variable, a variable before the file, the file before the default.
+A flag goes before a variable, a variable before the file, the file before what the chosen profile
+says, that before the default.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
+from firsthand.server.profiles import PROFILES
 from firsthand.server.settings import PREFIX, SETTINGS, Configured, Setting, Settings
 
 MAX_FILE_BYTES = 1 << 20
@@ -42,6 +44,10 @@ def read_settings(
             values[setting.name] = setting.about.kind.read(where, given)
             origins[setting.name] = origin
             break
+    profile = values.get("profile")
+    for name, value in PROFILES[profile].items() if profile else ():
+        if name not in values:
+            values[name], origins[name] = value, f"profile {profile}"
     return Configured(Settings(**values), origins)
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, get_type_hints
 
 from firsthand.errors import InvalidRequest
 from firsthand.server.model_entries import LOADS, ModelEntry, Models
+from firsthand.server.profiles import PROFILES
 from firsthand.server.setting_kinds import (
     Bytes,
     Choice,
@@ -94,6 +95,22 @@ class Settings:
         int | None,
         About(Count(1, 4096), "Sequences that run at once; default: as memory allows, to 16."),
     ] = None
+    profile: Annotated[
+        str | None,
+        About(
+            Choice(*PROFILES),
+            "A choice between quick answers and many; sets what is not given otherwise.",
+        ),
+    ] = None
+    max_batch_size: Annotated[
+        int, About(Count(1, 4096), "Scored or embedded texts that start together at most.")
+    ] = 16
+    max_batch_wait: Annotated[
+        float, About(Seconds(0, 10), "That such a text waits for others at most.")
+    ] = 0.01
+    min_batch_size: Annotated[
+        int, About(Count(1, 4096), "So many of them start early, if none runs.")
+    ] = 1
     max_num_batched_tokens: Annotated[
         int, About(Count(1, 16384), "Tokens that one step computes at most.")
     ] = 512
