@@ -12,6 +12,7 @@ import sys
 import pytest
 
 HEAVY = ("numpy", "torch", "tokenizers", "jinja2", "transformers", "huggingface_hub", "matplotlib")
+HEAVY += ("fastapi", "pydantic")
 
 
 def loaded_by(code: str) -> set[str]:
@@ -36,6 +37,12 @@ def test_help_is_light() -> None:
 @pytest.mark.native
 def test_the_library_needs_no_torch() -> None:
     assert "torch" not in loaded_by("from firsthand import LLM")
+
+
+@pytest.mark.native
+def test_the_engines_of_a_server_start_before_its_http_libraries_are_loaded() -> None:
+    found = loaded_by("import firsthand.cli.main, firsthand.server.starting")
+    assert found.isdisjoint(("fastapi", "pydantic"))
 
 
 def test_what_the_package_offers() -> None:

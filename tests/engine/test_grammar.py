@@ -46,7 +46,7 @@ DIGITS = Grammar(GrammarKind.REGEX, "[0-9]{2}|a.*")
 
 
 def grammars() -> Grammars:
-    return Grammars(Bytes(), WIDTH)
+    return Grammars(Bytes, WIDTH)
 
 
 def draw(grammar: Grammar | None, text: bytes, prompt: bytes = b"a prompt") -> Draw:
@@ -253,7 +253,7 @@ def test_a_model_without_an_end_takes_no_grammar() -> None:
         end_ids = frozenset[int]()
 
     with pytest.raises(InvalidRequest, match="no token that ends"):
-        Grammars(Endless(), WIDTH).compile(DIGITS)
+        Grammars(Endless, WIDTH).compile(DIGITS)
 
 
 def test_compiling_later_is_on_another_thread() -> None:

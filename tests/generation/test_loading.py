@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -14,6 +15,8 @@ from firsthand.errors import CapacityExceeded, FirsthandError, InvalidRequest, M
 from firsthand.generation import loading
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.loading import LoadedModel, load_model, plan_model
+from firsthand.text.tokenizer import Tokenizer
+from firsthand.weights.checkpoint import Checkpoint
 from firsthand.weights.sources import Quantization
 
 
@@ -187,3 +190,25 @@ def test_the_estimates_hold_for_a_real_model(
     held = load_model(smollm2_path, options).executor.memory()
     assert expected.fixed.weights_bytes == held.weights_bytes
     assert held.scratch_bytes <= expected.fixed.scratch_bytes <= 2 * held.scratch_bytes
+
+
+def test_a_tokenizer_may_be_read_late_and_is_read_once(
+    micro_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the engine's process does, which works with ids."""
+    read, num_reads = loading.read_tokenizer, 0
+
+    def counted(checkpoint: Checkpoint) -> Tokenizer:
+        nonlocal num_reads
+        num_reads += 1
+        return read(checkpoint)
+
+    monkeypatch.setattr(loading, "read_tokenizer", counted)
+    loaded = load_model(micro_folder, LoadOptions(threads=1), late_text=True)
+    assert num_reads == 0
+    with ThreadPoolExecutor(4) as pool:
+        found = {id(one) for one in pool.map(lambda _: loaded.tokenizer, range(8))}
+    assert (len(found), num_reads) == (1, 1)
+    assert loaded.tokenizer.encode("abc") == list(b"abc")
+    load_model(micro_folder, LoadOptions(threads=1))
+    assert num_reads == 2

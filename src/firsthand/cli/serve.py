@@ -2,7 +2,7 @@
 
 Owns: how the settings become flags, what is said when a server begins.
 May not know: what a setting does, how a server is built.
-Read next: `../server/settings.py`, the list of settings; `../server/running.py`.
+Read next: `../server/settings.py`, the list of settings; `../server/starting.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def serve(config: Path | None, given: Mapping[str, Any]) -> None:
         import asyncio
 
         from firsthand.server.logs import configure_logging
-        from firsthand.server.running import run_server
+        from firsthand.server.starting import run_server
 
         configured = read(config, given)
         settings = configured.settings

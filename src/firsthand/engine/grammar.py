@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -55,7 +55,8 @@ class Matcher(Protocol):
 class Grammars:
     """The compiled grammars of one vocabulary, for a model of `num_logits`. Safe for any thread."""
 
-    def __init__(self, vocabulary: Vocabulary, num_logits: int) -> None:
+    def __init__(self, vocabulary: Callable[[], Vocabulary], num_logits: int) -> None:
+        """`vocabulary` is asked with the first grammar."""
         self._vocabulary = vocabulary
         self._num_logits = num_logits
         self._lock = threading.Lock()
@@ -117,10 +118,11 @@ class Grammars:
 
         with self._building:
             if self._tokens is None:
-                if not self._vocabulary.end_ids:
+                vocabulary = self._vocabulary()
+                if not vocabulary.end_ids:
                     raise InvalidRequest(field, "this model has no token that ends a text")
-                spelled = _Spelled(self._vocabulary, self._num_logits)
-                ends = sorted(self._vocabulary.end_ids)
+                spelled = _Spelled(vocabulary, self._num_logits)
+                ends = sorted(vocabulary.end_ids)
                 self._tokens = LLTokenizer(spelled, eos_token=ends)  # type: ignore[arg-type]
             return self._tokens
 

@@ -48,7 +48,7 @@ def assemble(
     loaded: LoadedModel, clock: Callable[[], float], on_step: Callable[[StepFacts], None]
 ) -> Assembly:
     """`loaded` is claimed by the caller: two engines would share scratch memory and blocks."""
-    grammars = Grammars(loaded.tokenizer, loaded.limits.vocab_size)
+    grammars = Grammars(loaded.text, loaded.limits.vocab_size)
     sample = sampler_of(loaded.executor)
     runner = ModelRunner(
         loaded.executor,

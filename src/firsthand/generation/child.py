@@ -186,7 +186,7 @@ def load(connection: Connection, loop: Loop, clock: Callable[[], float]) -> Engi
             told_s = clock()
             connection.send(Loading(done_bytes, total_bytes))
 
-    loaded = load_model(first.model, first.options, progress)
+    loaded = load_model(first.model, first.options, progress, late_text=True)
     loaded.claim()
     assembly = assemble(loaded, clock, loop.on_step)
     connection.send(Ready(_facts(loaded, warm_up(assembly, loaded))))

@@ -58,6 +58,35 @@ class Claim:
             taken.release()
 
 
+class LateTokenizer:
+    """A model's tokenizer, which is read when it is first asked for. Any thread may ask."""
+
+    def __init__(self, model: Path, vocab_size: int) -> None:
+        self._model = model
+        self._vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self._found: Tokenizer | None = None
+
+    def __call__(self) -> Tokenizer:
+        """Raises CheckpointError, UnsupportedModel."""
+        with self._lock:
+            if self._found is None:
+                with closing(open_checkpoint(self._model)) as checkpoint:
+                    self._found = self._read(checkpoint)
+            return self._found
+
+    def take(self, checkpoint: Checkpoint) -> None:
+        """Read it now, from the checkpoint that is open."""
+        with self._lock:
+            self._found = self._read(checkpoint)
+
+    def _read(self, checkpoint: Checkpoint) -> Tokenizer:
+        with _uncollected():
+            tokenizer = read_tokenizer(checkpoint)
+            tokenizer.check_width(self._vocab_size)
+            return tokenizer
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """All that an engine needs, ready.
@@ -66,7 +95,7 @@ class LoadedModel:
     """
 
     spec: ModelSpec
-    tokenizer: Tokenizer
+    text: LateTokenizer
     executor: Executor
     store: KVStore
     budget: Budget
@@ -88,6 +117,10 @@ class LoadedModel:
         return Claim(self._in_use)
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        return self.text()
+
+    @property
     def trace_block_ids(self) -> tuple[int, ...]:
         """Blocks for one sequence that no request can have: a trace never touches a running one."""
         if isinstance(self.store, ContiguousStore):
@@ -101,9 +134,14 @@ class LoadedModel:
 
 
 def load_model(
-    model: str | Path, options: LoadOptions, progress: Progress | None = None
+    model: str | Path,
+    options: LoadOptions,
+    progress: Progress | None = None,
+    *,
+    late_text: bool = False,
 ) -> LoadedModel:
-    """Load a model by its name, path or hub id; nothing is fetched.
+    """Load a model by its name, path or hub id; nothing is fetched. `late_text`: its tokenizer is
+    read when it is first asked for, by a caller who works with ids alone.
 
     Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest (an option), or
     CapacityExceeded when weights, scratch and one sequence do not fit the limit: before the
@@ -116,8 +154,9 @@ def load_model(
     with _uncollected(), closing(open_checkpoint(resolved.path)) as checkpoint:
         spec = read_spec(checkpoint, options.max_context)
         opened_s = clock()
-        tokenizer = read_tokenizer(checkpoint)
-        tokenizer.check_width(spec.vocab_size)
+        text = LateTokenizer(resolved.path, spec.vocab_size)
+        if not late_text:
+            text.take(checkpoint)
         tokenized_s = clock()
         expected = planning.expect(checkpoint, spec, options)
         executor = _executor(options, environment)
@@ -149,7 +188,7 @@ def load_model(
     writer = None if packing is None else packing.write_later(weights)
     return LoadedModel(
         spec=replace(spec, context_length=budget.context_length),
-        tokenizer=tokenizer,
+        text=text,
         executor=executor,
         store=store,
         budget=budget,

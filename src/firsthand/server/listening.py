@@ -89,6 +89,12 @@ def bind_admin(settings: Settings) -> socket.socket | None:
     return bind_unix(settings.admin_socket, "admin_socket")
 
 
+def remove_sockets(settings: Settings) -> None:
+    for path in (settings.uds, settings.admin_socket):
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
 def address(settings: Settings, listeners: Sequence[socket.socket]) -> str:
     """As a person would type it."""
     if settings.uds is not None:

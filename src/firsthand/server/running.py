@@ -1,8 +1,9 @@
-"""The whole server, from settings to its end: what stands where, and in which order it goes.
+"""The server around its models, to its end: what stands where, and in which order it goes.
 
 Owns: the parts of a running server and what connects them; signals; a reload.
 May not know: how any part works.
-Read next: `listening.py` (sockets), `lifecycle.py` (the door), `guard/middleware.py` (requests).
+Read next: `starting.py`, which comes before; `listening.py` (sockets), `lifecycle.py` (the door),
+`guard/middleware.py` (requests).
 
 SIGTERM or SIGINT begins the drain; a second one ends it at once. SIGHUP reads the settings again.
 """
@@ -14,6 +15,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -42,17 +44,15 @@ from firsthand.server.house import REASONING_FIELDS, House
 from firsthand.server.lifecycle import Lifecycle
 from firsthand.server.listening import (
     address,
-    bind,
-    bind_admin,
-    check_certificates,
     check_exposure,
     listener_of,
+    remove_sockets,
     uvicorn_config,
 )
 from firsthand.server.logs import set_level, tell, tell_request
 from firsthand.server.metrics import Metrics
 from firsthand.server.model_gauges import RegistryCollector
-from firsthand.server.rules import bounds_of, keys_of, registry_entries, rules_of, stays_of
+from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
 from firsthand.server.selfcheck import SelfAnswer, SelfCheck
 from firsthand.server.settings import Configured, Settings, changed
 from firsthand.server.sse import StreamSettings
@@ -158,44 +158,23 @@ class Running:
         tell("ready", text, models=loaded)
 
 
-async def run_server(
-    configured: Configured, reread: Callable[[], Configured], say: Callable[[str], None]
+async def serve_until_end(
+    running: Running,
+    listeners: list[socket.socket],
+    admin: socket.socket | None,
+    say: Callable[[str], None],
 ) -> int:
-    """Until a signal. The exit code. Raises FirsthandError where it cannot begin."""
-    settings = configured.settings
-    started_s = time.perf_counter()
-    keys = keys_of(settings)
-    check_exposure(settings, keys)
-    check_certificates(settings)
-    entries = registry_entries(settings)
-    listeners, admin = bind(settings), bind_admin(settings)
-    stopping = asyncio.Event()
-    try:
-        starting = Registry.start(entries, settings.memory_limit, stays_of(settings))
-        async with await _or_signal(starting, stopping) as registry:
-            running = assemble(configured, reread, registry, started_s, stopping)
-            public = listener_of(uvicorn_config(settings, around(running), running.peers))
-            servers = [(public, listeners)]
-            if admin is not None:
-                drain = partial(running.begin_drain, "admin")
-                verbs = Verbs(registry, running.gate.clock, drain, running.reload)
-                app = AdminApp(verbs.table())
-                servers.append((listener_of(uvicorn_config(settings, app, None)), [admin]))
-            say(f"Firsthand listens on {address(settings, listeners)}")
-            return await _serve(running, servers)
-    except Interrupted:
-        tell("stopped", "stopped before the model was there")
-        return 0
-    finally:
-        for listener in (*listeners, *([] if admin is None else [admin])):
-            listener.close()
-        remove_sockets(settings)
-
-
-def remove_sockets(settings: Settings) -> None:
-    for path in (settings.uds, settings.admin_socket):
-        if path is not None:
-            path.unlink(missing_ok=True)
+    """Until a signal, or a load of the start that failed. The exit code."""
+    settings = running.settings
+    public = listener_of(uvicorn_config(settings, around(running), running.peers))
+    servers = [(public, listeners)]
+    if admin is not None:
+        drain = partial(running.begin_drain, "admin")
+        verbs = Verbs(running.registry, running.gate.clock, drain, running.reload)
+        app = AdminApp(verbs.table())
+        servers.append((listener_of(uvicorn_config(settings, app, None)), [admin]))
+    say(f"Firsthand listens on {address(settings, listeners)}")
+    return await _serve(running, servers)
 
 
 def assemble(
@@ -262,30 +241,6 @@ def _selfcheck(member: Member, clock: Callable[[], float], settings: Settings) -
 
     answer = SelfAnswer(member.service)
     return SelfCheck(None, answer, clock, settings.selfcheck_interval, loads=loads)
-
-
-class Interrupted(Exception):
-    """A signal came before the server was there."""
-
-
-async def _or_signal(starting: Any, stopping: asyncio.Event) -> Registry:
-    """What `starting` gives; raises Interrupted when a signal to end comes first. One that comes
-    after it, before `_serve` listens for signals, is kept in `stopping`."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    task = asyncio.ensure_future(starting)
-    waiter = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
-    if not task.done():
-        task.cancel()
-        with suppress(asyncio.CancelledError, FirsthandError):
-            await task
-        raise Interrupted
-    waiter.cancel()
-    registry: Registry = task.result()
-    return registry
 
 
 async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) -> int:

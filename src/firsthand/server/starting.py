@@ -1,0 +1,89 @@
+"""The start of a server: what is refused before anything runs, then its engines.
+
+Owns: the order of the start, and a signal that comes during it.
+May not know: routes, and whatever else answers requests.
+Read next: `running.py`, which takes over; `../generation/registry.py`.
+
+The engines' processes are started first; what answers requests (the largest of the libraries) is
+loaded while they load their models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from firsthand.errors import FirsthandError
+from firsthand.generation.registry import Registry
+from firsthand.server.listening import (
+    bind,
+    bind_admin,
+    check_certificates,
+    check_exposure,
+    remove_sockets,
+)
+from firsthand.server.logs import tell
+from firsthand.server.rules import keys_of, registry_entries, stays_of
+from firsthand.server.settings import Configured
+
+
+class Interrupted(Exception):
+    """A signal came before the server was there."""
+
+
+async def run_server(
+    configured: Configured, reread: Callable[[], Configured], say: Callable[[str], None]
+) -> int:
+    """Until a signal. The exit code. Raises FirsthandError where it cannot begin."""
+    settings = configured.settings
+    started_s = time.perf_counter()
+    check_exposure(settings, keys_of(settings))
+    check_certificates(settings)
+    entries = registry_entries(settings)
+    listeners, admin = bind(settings), bind_admin(settings)
+    stopping = asyncio.Event()
+    try:
+        starting = Registry.start(entries, settings.memory_limit, stays_of(settings))
+        async with await _or_signal(starting, stopping) as registry:
+            from firsthand.server.running import assemble, serve_until_end
+
+            running = assemble(configured, reread, registry, started_s, stopping)
+            return await serve_until_end(running, listeners, admin, say)
+    except Interrupted:
+        tell("stopped", "stopped before the model was there")
+        return 0
+    finally:
+        for listener in (*listeners, *([] if admin is None else [admin])):
+            listener.close()
+        remove_sockets(settings)
+
+
+async def _or_signal(starting: Coroutine[Any, Any, Registry], stopping: asyncio.Event) -> Registry:
+    """What `starting` gives, the rest of the server being loaded meanwhile; raises Interrupted when
+    a signal to end comes first. One that comes after it, before `running.py` listens for signals,
+    is kept in `stopping`."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    task = asyncio.ensure_future(starting)
+    rest = asyncio.ensure_future(asyncio.to_thread(_load_the_rest))
+    waiter = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
+    await rest
+    if not task.done():
+        task.cancel()
+        with suppress(asyncio.CancelledError, FirsthandError):
+            await task
+        raise Interrupted
+    waiter.cancel()
+    return task.result()
+
+
+def _load_the_rest() -> None:
+    importlib.import_module("firsthand.server.running")
