@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from firsthand.compute.native.executor import NativeExecutor
 from firsthand.compute.torch.attention import AttentionName
 from firsthand.compute.torch.executor import TorchExecutor
-from tests.compute.native.micro import FORMATS, MicroModel, run_whole, spec
+from tests.compute.native.micro import FORMATS, MicroModel, error_of, run_whole, spec
 
 pytestmark = [pytest.mark.native, pytest.mark.torch]
 
@@ -28,7 +28,7 @@ def test_every_format(name: str) -> None:
         model.load(executor, max_tokens=130)
     got = run_whole(native, model, ids, (100, 30))
     want = run_whole(reference, model, ids)
-    assert relative(got, want) <= (2e-6 if name.startswith(("float", "bfloat")) else 3e-4)
+    assert relative(got, want) <= 2 * error_of(name)
 
 
 def test_rows_asked_for_afterwards() -> None:

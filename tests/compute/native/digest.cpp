@@ -76,19 +76,28 @@ PackedWeight made(Kind kind, int64_t n, int64_t k, int64_t group, bool halves, b
 }
 
 struct Rows {
-  std::vector<int16_t> q;
-  std::vector<float> scale, f;
-  std::vector<int32_t> sums;
+  std::vector<int8_t> words, digits;
+  std::vector<float> word_scale, digit_scale, f;
+  std::vector<uint8_t> wide;
+  std::vector<int32_t> word_sums, digit_sums;
   Prepared prepared;
 
   Rows(const Kernels& kernels, const std::vector<float>& x, int64_t rows, int64_t k,
        const float* gain)
-      : q(static_cast<size_t>(rows * stride(k) + 64)),
-        scale(static_cast<size_t>(rows)),
+      : words(static_cast<size_t>(2 * rows * stride(k) + 64)),
+        digits(words.size()),
+        word_scale(static_cast<size_t>(rows)),
+        digit_scale(word_scale.size()),
         f(static_cast<size_t>(rows * stride(k) + 64)),
-        sums(static_cast<size_t>(rows * stride(k) / 16 + 64)) {
-    prepared = {q.data(), scale.data(), sums.data(), f.data(), stride(k)};
-    kernels.prepare({x.data(), k, nullptr, gain, 1e-5f, true, true, prepared}, 0, rows);
+        wide(static_cast<size_t>(rows * stride(k) / 16 + 64)),
+        word_sums(wide.size()),
+        digit_sums(word_scale.size()) {
+    prepared = {{words.data(), word_scale.data(), word_sums.data()},
+                {digits.data(), digit_scale.data(), digit_sums.data()},
+                wide.data(),
+                f.data(),
+                stride(k)};
+    kernels.prepare({x.data(), k, nullptr, gain, 1e-5f, {true, true, true}, prepared}, 0, rows);
   }
   static int64_t stride(int64_t k) { return (k + 255) / 256 * 256; }
 };
@@ -130,7 +139,8 @@ void linear(const Kernels& kernels) {
         call.activation = rows % 2 == 0 ? Activation::silu : Activation::gelu_tanh;
         kernels.linear(call, 0, w.num_panels());
         print("gated " + name, out.data(), rows * n);
-        print("prepared " + name, prepared.q.data(), rows * prepared.prepared.stride);
+        print("words " + name, prepared.word_sums.data(), rows * prepared.prepared.stride / 16);
+        print("digits " + name, prepared.digit_sums.data(), rows);
         std::vector<int32_t> ids(static_cast<size_t>(n));
         for (int32_t i = 0; i < n; ++i) ids[static_cast<size_t>(i)] = i;
         std::vector<float> table(static_cast<size_t>(n * k) + 64);

@@ -65,6 +65,18 @@ inline __m512i widen_signed(__m128i a) {
   for (int i = 0; i < 16; ++i) out.lane[i] = x.lane[i];
   return bits<__m512i>(out);
 }
+inline __m512i shift_right(__m512i a, int count) {
+  auto x = bits<I32s>(a);
+  for (int32_t& lane : x.lane) lane >>= count;
+  return bits<__m512i>(x);
+}
+template <class To, class Narrow>
+inline To narrowed(__m512i a) {
+  const auto x = bits<I32s>(a);
+  Lanes<Narrow, 16> out;
+  for (int i = 0; i < 16; ++i) out.lane[i] = static_cast<Narrow>(x.lane[i]);
+  return bits<To>(out);
+}
 inline __m512 from_half(__m256i a) {
   const auto x = bits<Lanes<__m128i, 2>>(a);
   Lanes<__m256, 2> out;
@@ -93,6 +105,9 @@ inline __m512 shuffle_quarters(__m512 a, __m512 b, int control) {
 #define _mm512_cvtps_epi32(a) emulated::to_int(a)
 #define _mm512_cvtepu16_epi32(a) emulated::widen(a)
 #define _mm512_cvtepi8_epi32(a) emulated::widen_signed(a)
+#define _mm512_srai_epi32(a, count) emulated::shift_right(a, count)
+#define _mm512_cvtepi32_epi16(a) emulated::narrowed<__m256i, int16_t>(a)
+#define _mm512_cvtepi32_epi8(a) emulated::narrowed<__m128i, int8_t>(a)
 #define _mm512_cvtph_ps(a) emulated::from_half(a)
 #define _mm512_cvtps_ph(a, rounding) emulated::to_half(a)
 #define _mm512_extractf32x8_ps(a, i) emulated::half_of(a, i)

@@ -1,6 +1,6 @@
 """Each kernel against its formula in float64, element by element, on every instruction set here.
 
-Owns: the formulas and their error bounds. `U` is half a unit in the last place of 1: one rounding.
+Owns: the formulas and their error bounds. `U` is one rounding.
 A bound counts the roundings on the longest way to an element, times the sum of magnitudes that
 they act on; whatever is larger is a wrong kernel and not rounding.
 May not know: models. Read next: `test_executor.py`, the whole model; `digest.cpp`, equal bits.
@@ -8,32 +8,33 @@ May not know: models. Read next: `test_executor.py`, the whole model; `digest.cp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from firsthand.compute.executor import ModelProgram
 from firsthand.compute.fusion import RULES
-from firsthand.compute.native.executor import NativeExecutor
 from firsthand.compute.ops import Ops
 from firsthand.kvcache.arrays import KVLayout, KVType
-from firsthand.kvcache.paged import PagedStore
 from firsthand.quant.formats import (
-    ChannelFormat,
     ChannelWeight,
-    FloatFormat,
     FloatWeight,
     GroupedWeight,
     Weight,
     decode,
 )
+from tests.compute.native.kernel_bench import (
+    MAX_ROWS,
+    Bench,
+    Doubles,
+    Floats,
+    U,
+    check,
+    floats,
+    normal,
+)
 from tests.compute.native.micro import (
     FORMATS,
-    MicroModel,
-    Source,
     batch,
     instruction_sets,
     random_weight,
@@ -42,95 +43,9 @@ from tests.compute.native.micro import (
 
 pytestmark = pytest.mark.native
 
-U = 2.0**-24
 SHAPES = [(1, 1), (5, 15), (16, 16), (17, 31), (33, 100), (47, 600)]  # (n, k)
-MAX_ROWS = 17
 CONTEXTS = (1, 15, 16, 17, 63, 64, 65, 129)  # a chunk has 64 positions, a tile 16
 ALL_RULES = tuple(rule.name for rule in RULES)
-Doubles = NDArray[np.float64]
-Floats = NDArray[np.float32]
-Forward = Callable[[Ops[Any], Any], Any]
-
-
-def floats(values: NDArray[Any]) -> FloatWeight:
-    return FloatWeight(FloatFormat("float32"), np.ascontiguousarray(values, np.float32))
-
-
-class Bench:
-    """An executor whose model is `forward(ops, x)`: its input rows are those of an embedding table,
-    its result goes through a head that is the identity. Neither rounds anything."""
-
-    def __init__(
-        self,
-        forward: Forward,
-        x: Floats,
-        width: int,
-        weights: dict[str, Weight] | None = None,
-        vectors: dict[str, Floats] | None = None,
-        *,
-        head_size: int = 2,
-        num_kv_heads: int = 1,
-        factor: float = 1.0,
-        **options: Any,
-    ) -> None:
-        rows, k = x.shape
-        vocab = max(rows, width)
-        table = np.zeros((vocab, k), np.float32)
-        table[:rows] = x
-        loaded = dict(weights or {}) | {
-            "table": floats(table),
-            "identity": floats(np.eye(vocab, width)),
-            "nothing": floats(np.zeros((head_size, k))),
-        }
-        model = spec(num_layers=1, num_kv_heads=num_kv_heads, head_size=head_size)
-
-        def program(ops: Ops[Any]) -> Any:
-            value = ops.embed("table")
-            if num_kv_heads == 1:  # a plan without a store cannot be bound to one
-                nothing = ops.linear(value, "nothing")
-                ops.store(0, nothing, nothing)
-            return ops.head(forward(ops, value), "identity")
-
-        self._executor = NativeExecutor(**options)
-        for name, weight in loaded.items():
-            self._executor.load_weight(Source(name, weight))
-        for name, values in (vectors or {}).items():
-            self._executor.load_vector(name, values)
-        self._executor.prepare(
-            ModelProgram(
-                forward=program,
-                vocab_size=vocab,
-                width=k,
-                num_layers=1,
-                num_heads=model.num_heads,
-                num_kv_heads=num_kv_heads,
-                head_size=head_size,
-                inverse_frequencies=tuple(model.rope.inverse_frequencies),
-                attention_factor=factor,
-                context_length=model.context_length,
-            ),
-            max(rows, 1),
-            max(rows, 1),
-        )
-        self._model = MicroModel(model, {}, {})
-        self._width, self._rows = width, rows
-
-    def store(
-        self, dtype: KVType = "float32", layout: KVLayout = "tiles", block_size: int = 0
-    ) -> PagedStore:
-        return self._model.store(dtype, layout=layout, block_size=block_size)
-
-    def run(
-        self, start: int = 0, stop: int | None = None, store: PagedStore | None = None
-    ) -> Floats:
-        """Rows start … stop − 1 of the result; row r is at position r."""
-        place = self.store() if store is None else store
-        ids = np.arange(start, self._rows if stop is None else stop)
-        return self._executor.run(batch(place, (1, start, ids)), place)[:, : self._width].copy()
-
-
-def normal(seed: int, *shape: int) -> Floats:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def magnitudes(weight: Weight) -> Doubles:
@@ -142,6 +57,16 @@ def magnitudes(weight: Weight) -> Doubles:
     return np.asarray(whole + 2 * minima[:, : whole.shape[1]], np.float64)
 
 
+def steps(x: Doubles, channel: bool) -> Doubles:
+    """The step that a row is rounded to. For int8 per channel, 127 of them reach to three times the
+    mean magnitude or to the largest, and 16,319 to the largest."""
+    peak = np.abs(x).max(axis=1, keepdims=True)
+    if not channel:
+        return np.asarray(peak / 32767, np.float64)
+    usual = 3 * np.abs(x).mean(axis=1, keepdims=True)
+    return np.asarray(np.maximum(np.minimum(usual, peak) / 127, peak / 16319), np.float64)
+
+
 def product(x: Doubles, weight: Weight) -> tuple[Doubles, Doubles]:
     """x · weightᵀ and how far a kernel may be from it. Floats: 32 roundings in a run, one per run.
     Integers: half a step of the rounded row, and four roundings per group beside the scales'."""
@@ -150,8 +75,8 @@ def product(x: Doubles, weight: Weight) -> tuple[Doubles, Doubles]:
     if isinstance(weight, FloatWeight):
         error = (32 + -(-k // 32) + 1) * U * sums
     else:
-        group = 512 if isinstance(weight, ChannelWeight) else weight.format.group
-        step = np.abs(x).max(axis=1, keepdims=True) / 32767
+        group = k if isinstance(weight, ChannelWeight) else weight.format.group
+        step = steps(x, isinstance(weight, ChannelWeight))
         error = 0.5001 * step * magnitudes(weight).sum(axis=1)
         error += (4 * -(-k // group) + 8) * U * (sums + step * magnitudes(weight).sum(axis=1))
     return x @ decode(weight).astype(np.float64).T, error
@@ -166,12 +91,6 @@ def gelu_tanh(x: Doubles) -> Doubles:
 
 
 ACTIVATIONS = {"silu": silu, "gelu_tanh": gelu_tanh}
-
-
-def check(got: Floats, want: Doubles, bound: Doubles) -> None:
-    assert got.shape == want.shape
-    excess = np.abs(got - want) - bound
-    assert (excess <= 0).all(), f"{excess.max()} beyond a bound of {bound.flat[excess.argmax()]}"
 
 
 @pytest.mark.parametrize("isa", instruction_sets())
@@ -242,24 +161,6 @@ def test_norm(k: int, isa: str) -> None:
             disabled_rules=rules,
         )
         check(bench.run(), want, (k / 32 + 10) * U * np.abs(want))
-
-
-@pytest.mark.parametrize("isa", instruction_sets())
-@pytest.mark.parametrize("k", [1, 15, 16, 33, 600])
-def test_rounding_of_activations(k: int, isa: str) -> None:
-    """Seen through a weight of ones on the diagonal: q · scale, bit by bit."""
-    x = normal(6, MAX_ROWS, k) * (10.0 ** np.arange(-8, 9, dtype=np.float32))[:, None]
-    x[3] = 0
-    x[4, 0] = -(peak := np.abs(x[4]).max() * 2)
-    ones = ChannelWeight(ChannelFormat(), np.eye(k, dtype=np.int8), np.ones(k, np.float32))
-    got = Bench(lambda ops, x: ops.linear(x, "w"), x, k, {"w": ones}, isa=isa).run()
-    peaks = np.abs(x).max(axis=1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        codes = np.nan_to_num(np.rint(x * (np.float32(32767) / peaks)))
-    assert np.array_equal(got, codes * (peaks / np.float32(32767)))
-    assert codes[4, 0] == -32767
-    assert got[4, 0] == pytest.approx(-peak, rel=4 * U)
-    check(got, x.astype(np.float64), 0.5001 * peaks.astype(np.float64) / 32767)
 
 
 @pytest.mark.parametrize("isa", instruction_sets())

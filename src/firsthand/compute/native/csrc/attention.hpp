@@ -21,8 +21,8 @@ namespace firsthand::FIRSTHAND_ISA {
 
 constexpr int kChunkVectors = kChunk / kLanes;
 // Queries times vectors that stay in registers: 16 accumulators of a vector each.
-constexpr int kQueriesAtOnce = kMaxTileRows / 2;
-constexpr int kVectorsAtOnce = kMaxTileRows / 2;
+constexpr int kQueriesAtOnce = kAttendTile;
+constexpr int kVectorsAtOnce = kAttendTile;
 // So few queries read the cache as it lies; more of them read it from float32, converted once.
 constexpr int64_t kFewQueries = 2 * kQueriesAtOnce;
 static_assert(kChunkVectors % kVectorsAtOnce == 0);

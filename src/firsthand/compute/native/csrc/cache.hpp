@@ -156,9 +156,9 @@ struct CacheWriter {
     const float to_code = peak > 0.0f ? 127.0f / peak : 0.0f;
     const F32 factor = set1(std::isfinite(to_code) ? to_code : 0.0f);
     each_lanes(cache.d, [&](int64_t i, int n) {
-      int16_t wide[kLanes];
+      int32_t wide[kLanes];
       int8_t codes[kLanes];
-      store_int16(wide, mul(load_n(x + i, n), factor));
+      store(wide, to_int(mul(load_n(x + i, n), factor)));
       for (int j = 0; j < kLanes; ++j) codes[j] = static_cast<int8_t>(wide[j]);
       place(codes, to + i * step, step, n);
     });

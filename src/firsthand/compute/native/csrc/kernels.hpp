@@ -18,17 +18,32 @@ constexpr int kChunk = 64;
 // Slots of the cache lie in tiles of so many: the lanes of a vector.
 constexpr int kTile = 16;
 
-// Rows prepared for linear operators. Format-independent, so that several weights share them:
-//   q  (rows, stride) int16: x rounded to round(x / scale), |q| ≤ 32767, zero beyond K
-//   scale (rows) float32: max|x| / 32767
-//   sums (rows, stride / 16) int32: sums of q over 16 at a time, for minima and zero points
-//   f  (rows, stride) float32: the (normalised) row itself, for float weights
+// One digit reaches to this times the mean of |x|; docs/experiments.md has what it costs and saves.
+constexpr float kReach = 3.0f;
+constexpr float kTwoDigits = 127 * 128 + 63;
+// Linear kernels may take so many panels at once: items are handed out in multiples of it.
+constexpr int64_t kPanelsTogether = 3;
+
+// Rows rounded to integers, x ≈ q · scale. Two ways, each for the weights whose products it serves:
+//   words   for groups: |q| ≤ 32767, scale max|x| / 32767
+//   digits  for int8 per channel: a step such that most q take one digit of 8 bits (round_digits)
+struct Rounded {
+  int8_t* q;     // (rows, stride), zero beyond K; two bytes each, as the instruction set likes them
+  float* scale;  // (rows)
+  int32_t* sums;  // of q: words (rows, stride / 16), over 16 at a time; digits (rows)
+};
+
+// Rows prepared for linear operators. Several weights share them.
 struct Prepared {
-  int16_t* q;
-  float* scale;
-  int32_t* sums;
-  float* f;
+  Rounded words, digits;
+  uint8_t* wide;  // (rows, stride / 16): bit j: columns 16·i + 4·j … + 3 have a high digit
+  float* f;       // (rows, stride): the (normalised) row itself, for float weights
   int64_t stride;
+};
+
+// Which parts of Prepared are made.
+struct Forms {
+  bool words, digits, floats;
 };
 
 struct PrepareCall {
@@ -37,8 +52,7 @@ struct PrepareCall {
   const int32_t* row_of;  // which row of x is row r; null: r itself
   const float* gain;      // (k) when a norm comes first, else null
   float eps;
-  bool want_integers;
-  bool want_floats;
+  Forms wanted;
   Prepared out;
 };
 

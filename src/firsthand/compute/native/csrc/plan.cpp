@@ -24,7 +24,7 @@ bool fits(const Vector& padded, int64_t length) {
 }
 
 int64_t padded_columns(const PackedWeight& w) {
-  const int64_t unit = w.kind == Kind::grouped8 || w.kind == Kind::grouped4 ? w.group : 16;
+  const int64_t unit = w.is_grouped() ? w.group : 16;
   return round_up(w.k, unit);
 }
 
@@ -38,7 +38,7 @@ int64_t stride_of(const LinearOp& op) {
 // prefetcher its lead. Many rows compute: small chunks, so that a slow thread delays little.
 int64_t grain_of(int64_t items, int64_t rows, int threads) {
   const int64_t parts = int64_t{threads} * (rows <= 4 ? 1 : 8);
-  return (items + parts - 1) / parts;
+  return round_up((items + parts - 1) / parts, kPanelsTogether);
 }
 
 }  // namespace
@@ -94,6 +94,19 @@ void Plan::check(const LinearOp& op) const {
   if (op.residual >= 0) check_widths(width(op.outs[0]), {op.residual});
 }
 
+void Plan::reserve(const LinearOp& op) {
+  const int64_t count = (op.logits ? max_logit_rows_ : max_tokens_) * stride_of(op);
+  if (op.logits)  // any row of a step may be asked for: `hidden`
+    prepared_floats_ = std::max(prepared_floats_, max_tokens_ * stride_of(op));
+  if (!op.gain.empty()) prepared_floats_ = std::max(prepared_floats_, count);
+  for (const WeightRef& w : op.weights) {
+    int64_t& most = w->is_float()     ? prepared_floats_
+                    : w->is_grouped() ? words_.num_codes
+                                      : digits_.num_codes;
+    most = std::max(most, count);
+  }
+}
+
 void Plan::check(const StoreOp& op) const {
   require(op.layer >= 0, "store: no such layer");
   check_widths(width(op.k), {op.v});
@@ -118,7 +131,7 @@ void Plan::add_op(Op op) {
   } else if (const auto* linear = std::get_if<LinearOp>(&op)) {
     check(*linear);
     if (linear->logits) head_ = ops_.size();
-    max_stride_ = std::max(max_stride_, stride_of(*linear));
+    reserve(*linear);
   } else if (const auto* rope = std::get_if<RopeOp>(&op)) {
     check_widths(int64_t{rope->num_heads} * d_, {rope->x, rope->out});
   } else if (const auto* store = std::get_if<StoreOp>(&op)) {
@@ -139,13 +152,12 @@ void Plan::finish() {
   require(!finished_, "the plan is finished");
   finished_ = true;
   const auto size = [](int64_t count) { return static_cast<size_t>(count); };
-  const int64_t rows = std::max(max_tokens_, max_logit_rows_);
   scratch_.assign(size(scratch_floats_), 0.0f);
   logits_.assign(size(max_logit_rows_ * vocab_ + kSlack), 0.0f);
-  prepared_scale_.assign(size(rows), 0.0f);
-  prepared_f_.assign(size(rows * max_stride_ + kSlack), 0.0f);
-  prepared_q_.assign(size(rows * max_stride_ + kSlack), 0);
-  prepared_sums_.assign(size(rows * max_stride_ / 16 + kSlack), 0);
+  prepared_f_.assign(size(prepared_floats_ + kSlack), 0.0f);
+  words_.assign(kSlack);
+  digits_.assign(kSlack);
+  wide_.assign(size(digits_.num_codes / 16 + kSlack), 0);
   tiles_.assign(size(max_tokens_), AttendTile{});
   attend_scratch_.assign(size(attend_floats_ * threads_->count()), 0.0f);
   attend_parts_.assign(size(attend_floats_ > 0 && threads_->count() > 1 ? kPartFloats : 0), 0.0f);
@@ -166,11 +178,11 @@ void Plan::bind_store(std::vector<Cache> layers, int64_t slots) {
 }
 
 int64_t Plan::scratch_bytes() const {
-  return static_cast<int64_t>(
-      4 * (scratch_.size() + logits_.size() + prepared_scale_.size() + prepared_f_.size() +
-           prepared_sums_.size() + attend_scratch_.size() + attend_parts_.size() + cosine_.size() +
-           sine_.size()) +
-      2 * prepared_q_.size() + 8 * slots_.size() + sizeof(AttendTile) * tiles_.size());
+  const size_t floats = scratch_.size() + logits_.size() + prepared_f_.size() +
+                        attend_scratch_.size() + attend_parts_.size() + cosine_.size() +
+                        sine_.size();
+  return static_cast<int64_t>(4 * floats + words_.bytes() + digits_.bytes() + wide_.size() +
+                              8 * slots_.size() + sizeof(AttendTile) * tiles_.size());
 }
 
 void Plan::check(const Batch& b) const {
@@ -246,12 +258,11 @@ void Plan::run_op(const NormOp& s, const Batch& b) {
 }
 
 // The rows of an operator's input in the form that its product takes: normed, rounded.
-Prepared Plan::prepare(const LinearOp& s, const int32_t* row_of, int64_t rows, bool integers,
-                       bool floats) {
-  const Prepared prepared{prepared_q_.data(), prepared_scale_.data(), prepared_sums_.data(),
-                          prepared_f_.data(), stride_of(s)};
-  const PrepareCall call{at(s.x), width(s.x), row_of, s.gain.empty() ? nullptr : s.gain.data(),
-                         s.eps,   integers,   floats, prepared};
+Prepared Plan::prepare(const LinearOp& s, const int32_t* row_of, int64_t rows, Forms wanted) {
+  const Prepared prepared{words_.view(), digits_.view(), wide_.data(), prepared_f_.data(),
+                          stride_of(s)};
+  const PrepareCall call{at(s.x), width(s.x), row_of,  s.gain.empty() ? nullptr : s.gain.data(),
+                         s.eps,   wanted,     prepared};
   threads_->run(rows, 4, [&](int64_t i, int64_t j, int) { kernels_.prepare(call, i, j); });
   return prepared;
 }
@@ -259,10 +270,15 @@ Prepared Plan::prepare(const LinearOp& s, const int32_t* row_of, int64_t rows, b
 void Plan::run_op(const LinearOp& s, const Batch& b) {
   const int64_t rows = s.logits ? b.num_logit_rows : b.num_tokens;
   if (rows == 0) return;
-  const auto is_float = [](const WeightRef& w) { return w->is_float(); };
-  const Prepared prepared = prepare(s, s.logits ? b.logit_rows : nullptr, rows,
-                                    !std::all_of(s.weights.begin(), s.weights.end(), is_float),
-                                    std::any_of(s.weights.begin(), s.weights.end(), is_float));
+  const auto any = [&](auto wanted) {
+    return std::any_of(s.weights.begin(), s.weights.end(),
+                       [&](const WeightRef& w) { return wanted(*w); });
+  };
+  const Prepared prepared =
+      prepare(s, s.logits ? b.logit_rows : nullptr, rows,
+              {any([](const PackedWeight& w) { return w.is_grouped(); }),
+               any([](const PackedWeight& w) { return w.kind == Kind::channel; }),
+               any([](const PackedWeight& w) { return w.is_float(); })});
 
   // The panels of all weights are one row of items, so that q, k and v cost one call of the threads.
   const bool gated = s.gated != Activation::none;

@@ -123,10 +123,10 @@ class Plan {
   Rotation rotation() const { return {cosine_.data(), sine_.data(), d_}; }
   const Cache& cache(int layer) const { return layers_.at(static_cast<size_t>(layer)); }
   const LinearOp& head() const;
-  Prepared prepare(const LinearOp&, const int32_t* row_of, int64_t rows, bool integers,
-                   bool floats);
+  Prepared prepare(const LinearOp&, const int32_t* row_of, int64_t rows, Forms wanted);
   int64_t parts_at_once(const AttendOp&, const Batch&, int64_t chunks) const;
   void check(const LinearOp&) const;
+  void reserve(const LinearOp&);
   void check(const StoreOp&) const;
   void check(const AttendOp&) const;
   void check_widths(int64_t width, std::initializer_list<int> buffers) const;
@@ -153,14 +153,29 @@ class Plan {
 
   std::vector<Buffer> buffers_;
   std::vector<Op> ops_;
-  int64_t scratch_floats_ = 0, max_stride_ = 0;
+  int64_t scratch_floats_ = 0, prepared_floats_ = 0;
   size_t head_ = 0;          // which operator; 0: none yet, for the first one is no head
   int64_t last_tokens_ = 0;  // rows of the last run; 0: there is none whose values are whole
   bool finished_ = false;
 
-  std::vector<float> scratch_, logits_, prepared_scale_, prepared_f_, cosine_, sine_;
-  std::vector<int16_t> prepared_q_;
-  std::vector<int32_t> prepared_sums_;
+  std::vector<float> scratch_, logits_, prepared_f_, cosine_, sine_;
+  struct
+      Rows {  // the memory of Rounded; a row has 16 codes or more, so one of these for 16 is enough
+    int64_t num_codes = 0;
+    std::vector<int8_t> q;
+    std::vector<float> scale;
+    std::vector<int32_t> sums;
+    void assign(size_t slack) {
+      const size_t count = static_cast<size_t>(num_codes);
+      q.assign(2 * count + slack, 0);
+      scale.assign(count / 16, 0.0f);
+      sums.assign(count / 16 + slack, 0);
+    }
+    size_t bytes() const { return q.size() + 4 * (scale.size() + sums.size()); }
+    Rounded view() { return {q.data(), scale.data(), sums.data()}; }
+  };
+  Rows words_, digits_;
+  std::vector<uint8_t> wide_;
   std::vector<int64_t> slots_;
   std::vector<AttendTile> tiles_;
   std::vector<float> attend_scratch_, attend_parts_;

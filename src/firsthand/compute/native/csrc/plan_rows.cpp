@@ -43,7 +43,7 @@ const float* Plan::logits(const int32_t* rows, int64_t count) {
 void Plan::hidden(const int32_t* rows, int64_t count, float* out) {
   check_rows(rows, count, max_tokens_);
   const FlushDenormals flush;
-  const Prepared prepared = prepare(head(), rows, count, false, true);
+  const Prepared prepared = prepare(head(), rows, count, {false, false, true});
   const int64_t columns = hidden_width();
   for (int64_t r = 0; r < count; ++r)
     std::copy_n(prepared.f + r * prepared.stride, columns, out + r * columns);

@@ -45,29 +45,63 @@ inline void norm(const NormCall& c, int64_t begin, int64_t end) {
     norm_row(c.x + r * c.k, c.gain, c.out + r * c.k, c.k, c.eps);
 }
 
-// q = round(x · (32767 / max|x|)), scale = max|x| / 32767; a row of zeros has scale 0. A NaN or an
-// infinity anywhere makes the scale NaN, so that it reaches the logits and is seen there.
-inline void round_row(const float* x, int64_t k, const Prepared& out, int64_t r) {
-  F32 largest = zero(), poison = zero();
+struct RowSize {
+  float largest;    // NaN where the row has a NaN or an infinity
+  float magnitude;  // mean of |x|
+};
+inline RowSize size_of(const float* x, int64_t k) {
+  F32 largest = zero(), magnitudes = zero(), poison = zero();
   each_lanes(k, [&](int64_t i, int n) {
-    const F32 v = load_n(x + i, n);
-    largest = max(largest, abs(v));
+    const F32 v = load_n(x + i, n), magnitude = abs(v);
+    largest = max(largest, magnitude);
+    magnitudes = add(magnitudes, magnitude);
     poison = fma(v, zero(), poison);
   });
-  const float peak = max_of(largest) + sum(poison);
-  const float to_code = peak > 0.0f ? 32767.0f / peak : 0.0f;
-  out.scale[r] = peak / 32767.0f;
-  int16_t* q = out.q + r * out.stride;
-  int32_t* sums = out.sums + r * (out.stride / 16);
-  // A tiny peak makes 32767 / peak infinite; such a row is below every float32 that matters.
+  return {max_of(largest) + sum(poison), sum(magnitudes) / static_cast<float>(k)};
+}
+
+// q = round(x · (limit / reach)) for all of a row, each 16 handed to `keep`; gives the scale,
+// reach / limit. A row of zeros has scale 0; one with a NaN or an infinity the scale NaN, so that it
+// reaches the logits and is seen there.
+template <class Keep>
+inline float round_row(const float* x, int64_t k, int64_t stride, float limit, float reach,
+                       float highest, Keep keep) {
+  const float to_code = reach > 0.0f ? limit / reach : 0.0f;
+  // A tiny reach makes the factor infinite; such a row is below every float32 that matters.
   const F32 factor = set1(std::isfinite(to_code) ? to_code : 0.0f);
-  each_lanes(k, [&](int64_t i, int n) { store_int16(q + i, mul(load_n(x + i, n), factor)); });
-  for (int64_t i = (k + 15) / 16 * 16; i < out.stride; i += 16) store_int16(q + i, zero());
-  for (int64_t i = 0; i < out.stride; i += 16) {
-    int32_t total = 0;
-    for (int j = 0; j < 16; ++j) total += q[i + j];
-    sums[i / 16] = total;
-  }
+  const auto bounded = [&](F32 codes) {  // a NaN becomes the lowest code
+    return to_int(min(max(codes, set1(-highest)), set1(highest)));
+  };
+  each_lanes(k, [&](int64_t i, int n) { keep(i, bounded(mul(load_n(x + i, n), factor))); });
+  for (int64_t i = (k + 15) / 16 * 16; i < stride; i += 16) keep(i, zero_i32());
+  return reach / limit;
+}
+
+inline void round_words(const float* x, int64_t k, const Prepared& out, int64_t r) {
+  int8_t* q = out.words.q + 2 * r * out.stride;
+  int32_t* sums = out.words.sums + r * (out.stride / 16);
+  out.words.scale[r] = round_row(x, k, out.stride, 32767.0f, size_of(x, k).largest, 32767.0f,
+                                 [&](int64_t i, I32 codes) {
+                                   Words::store(q, out.stride, i, codes);
+                                   sums[i / 16] = sum(codes);
+                                 });
+}
+
+// One digit, |q| ≤ 127, reaches to kReach times the mean of |x|, or to the largest |x| where that is
+// less. Two digits reach 128 times as far; where this is not enough, the step grows.
+inline void round_digits(const float* x, int64_t k, const Prepared& out, int64_t r) {
+  const RowSize size = size_of(x, k);
+  const float usual = kReach * size.magnitude, least = size.largest * (127.0f / kTwoDigits);
+  const float one_digit = usual < size.largest ? usual : size.largest;
+  int8_t* q = out.digits.q + 2 * r * out.stride;
+  uint8_t* wide = out.wide + r * (out.stride / 16);
+  int32_t row_sum = 0;
+  out.digits.scale[r] = round_row(x, k, out.stride, 127.0f, one_digit > least ? one_digit : least,
+                                  kTwoDigits, [&](int64_t i, I32 codes) {
+                                    wide[i / 16] = Digits::store(q, out.stride, i, codes);
+                                    row_sum += sum(codes);
+                                  });
+  out.digits.sums[r] = row_sum;
 }
 
 inline void prepare(const PrepareCall& c, int64_t begin, int64_t end) {
@@ -76,10 +110,11 @@ inline void prepare(const PrepareCall& c, int64_t begin, int64_t end) {
     float* f = c.out.f + r * c.out.stride;
     if (c.gain) {
       norm_row(x, c.gain, f, c.k, c.eps);
-    } else if (c.want_floats) {
+    } else if (c.wanted.floats) {
       std::memcpy(f, x, sizeof(float) * static_cast<size_t>(c.k));
     }
-    if (c.want_integers) round_row(c.gain ? f : x, c.k, c.out, r);
+    if (c.wanted.words) round_words(c.gain ? f : x, c.k, c.out, r);
+    if (c.wanted.digits) round_digits(c.gain ? f : x, c.k, c.out, r);
   }
 }
 
@@ -203,10 +238,10 @@ inline void decode_row(const PackedWeight& w, int64_t row, float* out) {
     for (int64_t i = 0; i < count; ++i) {
       int code;
       if (w.kind == Kind::grouped4) {
-        const uint8_t byte = block[i / 2 * kPanel + lane % 8 * 2 + i % 2];
-        code = lane < 8 ? byte & 15 : byte >> 4;
+        const uint8_t byte = block[i / 8 * 64 + lane * 4 + i % 4];
+        code = i % 8 < 4 ? byte & 15 : byte >> 4;
       } else {
-        code = static_cast<int8_t>(block[i / 2 * (2 * kPanel) + lane * 2 + i % 2]);
+        code = block[i / 4 * 64 + lane * 4 + i % 4] - kCodeOffset;
       }
       const float value = scale * static_cast<float>(code - w.zero);
       out[first + i] = w.has_minimum ? value + minimum : value;

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace firsthand::FIRSTHAND_ISA {
 
@@ -18,10 +19,6 @@ struct F32 {
 struct I32 {
   __m256i lo, hi;
 };
-struct I16 {
-  __m256i lo, hi;
-};
-
 inline F32 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F32 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F32 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -83,23 +80,70 @@ inline I32 sub(I32 a, I32 b) {
   return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
 inline F32 to_float(I32 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
-inline I32 dot_pair(I32 acc, I16 w, int32_t pair) {
-  const __m256i x = _mm256_set1_epi32(pair);
-  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, x)),
-          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x))};
+inline I32 add_high(I32 low, I32 high) {
+  return {_mm256_add_epi32(low.lo, _mm256_slli_epi32(high.lo, 7)),
+          _mm256_add_epi32(low.hi, _mm256_slli_epi32(high.hi, 7))};
 }
-inline I16 load_int8(const uint8_t* p) {
-  return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
-          _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
+inline void store(int32_t* p, I32 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
 }
-inline I16 load_nibbles(const uint8_t* p) {
-  const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return {_mm256_and_si256(bytes, _mm256_set1_epi16(15)), _mm256_srli_epi16(bytes, 4)};
+inline int32_t sum(I32 a) {
+  const __m256i h = _mm256_add_epi32(a.lo, a.hi);
+  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+  q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xB1)));
 }
-inline void store_int16(int16_t* p, F32 a) {
-  const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
-}
+inline I32 to_int(F32 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+struct Words {
+  struct Weights {  // of 8 lanes each: their codes 0 and 2 as int16, and 1 and 3
+    __m256i even_lo, even_hi, odd_lo, odd_hi;
+  };
+  struct Four {
+    int32_t even, odd;
+  };
+  static constexpr bool kHasHigh = false;
+  static I32 dot(I32 acc, const Weights& w, Four x) {
+    const __m256i even = _mm256_set1_epi32(x.even), odd = _mm256_set1_epi32(x.odd);
+    acc.lo = _mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.even_lo, even));
+    acc.hi = _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.even_hi, even));
+    acc.lo = _mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.odd_lo, odd));
+    acc.hi = _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.odd_hi, odd));
+    return acc;
+  }
+  static Weights spread(__m256i lo, __m256i hi) {
+    const __m256i low = _mm256_set1_epi16(255);
+    return {_mm256_and_si256(lo, low), _mm256_and_si256(hi, low), _mm256_srli_epi16(lo, 8),
+            _mm256_srli_epi16(hi, 8)};
+  }
+  static Weights load(const uint8_t* p) {
+    const auto* v = reinterpret_cast<const __m256i*>(p);
+    return spread(_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1));
+  }
+  static void load(const uint8_t* p, Weights& first, Weights& second) {
+    const auto* v = reinterpret_cast<const __m256i*>(p);
+    const __m256i lo = _mm256_loadu_si256(v), hi = _mm256_loadu_si256(v + 1);
+    const __m256i nibble = _mm256_set1_epi8(15);
+    first = spread(_mm256_and_si256(lo, nibble), _mm256_and_si256(hi, nibble));
+    second = spread(_mm256_and_si256(_mm256_srli_epi16(lo, 4), nibble),
+                    _mm256_and_si256(_mm256_srli_epi16(hi, 4), nibble));
+  }
+  // Each four as codes 0, 2, 1, 3.
+  static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(q.lo, q.hi), 0xD8);
+    const __m256i low = _mm256_set1_epi64x(0x0706030205040100);
+    const __m256i high = _mm256_set_epi64x(0x0808080808080808, 0, 0x0808080808080808, 0);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * i),
+                        _mm256_shuffle_epi8(packed, _mm256_add_epi8(low, high)));
+    return 0;
+  }
+  static Four four(const int8_t* row, int64_t i) {
+    Four x;
+    std::memcpy(&x, row + 2 * i, sizeof x);
+    return x;
+  }
+};
+using Digits = Words;
 inline void transpose_8(__m256 (&x)[8]) {
   __m256 t[8], u[8];
   for (int i = 0; i < 8; i += 2) {
@@ -131,7 +175,7 @@ inline void transpose(F32 (&x)[16]) {
     for (int half = 0; half < 2; ++half)
       x[8 * half + i] = {quarter[0][half][i], quarter[1][half][i]};
 }
-constexpr int kMaxTileRows = 4;
+constexpr int kTileRows = 4, kTilePanels = 1, kAttendTile = 2;
 
 inline float sum(F32 a) {
   const __m256 h = halves_sum(a);

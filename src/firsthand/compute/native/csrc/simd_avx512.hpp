@@ -13,6 +13,7 @@
 #endif
 
 #include <cstdint>
+#include <cstring>
 
 namespace firsthand::FIRSTHAND_ISA {
 
@@ -22,10 +23,6 @@ struct F32 {
 struct I32 {
   __m512i v;
 };  // 16 int32
-struct I16 {
-  __m512i v;
-};  // 32 int16: 16 pairs
-
 inline F32 zero() { return {_mm512_setzero_ps()}; }
 inline F32 set1(float x) { return {_mm512_set1_ps(x)}; }
 inline F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
@@ -75,25 +72,78 @@ inline I32 set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I32 add(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline I32 sub(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline F32 to_float(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
-// acc[i] + w[2i] · x₀ + w[2i + 1] · x₁, exact; `pair` holds (x₀, x₁) as two int16.
-inline I32 dot_pair(I32 acc, I16 w, int32_t pair) {
-  return {_mm512_dpwssd_epi32(acc.v, w.v, _mm512_set1_epi32(pair))};
+inline I32 add_high(I32 low, I32 high) {
+  return {_mm512_add_epi32(low.v, _mm512_slli_epi32(high.v, 7))};
 }
-inline I16 load_int8(const uint8_t* p) {
-  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+inline void store(int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
+inline int32_t sum(I32 a) {
+  const __m256i h =
+      _mm256_add_epi32(_mm512_castsi512_si256(a.v), _mm512_extracti64x4_epi64(a.v, 1));
+  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+  q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xB1)));
 }
-// 16 bytes: low nibbles are the first 16 codes, high nibbles the other 16.
-inline I16 load_nibbles(const uint8_t* p) {
-  const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  const __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi16(15));
-  const __m256i high = _mm256_srli_epi16(bytes, 4);
-  return {_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
-}
-// Round to nearest even and narrow; |a| ≤ 32767 is the caller's promise.
-inline void store_int16(int16_t* p, F32 a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                      _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a.v)));
-}
+// To nearest even; a NaN gives a number whose low byte is 0.
+inline I32 to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+struct Words {
+  struct Weights {  // codes 0 and 2 of each lane as int16, and 1 and 3
+    __m512i even, odd;
+  };
+  struct Four {
+    __m512i even, odd;
+  };
+  static constexpr bool kHasHigh = false;
+  static I32 dot(I32 acc, const Weights& w, const Four& x) {
+    return {_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(acc.v, w.even, x.even), w.odd, x.odd)};
+  }
+  static Weights load(const uint8_t* p) {
+    const __m512i codes = _mm512_loadu_si512(p);
+    return {_mm512_and_si512(codes, _mm512_set1_epi16(255)), _mm512_srli_epi16(codes, 8)};
+  }
+  static void load(const uint8_t* p, Weights& first, Weights& second) {
+    const __m512i codes = _mm512_loadu_si512(p), nibble = _mm512_set1_epi16(15);
+    first = {_mm512_and_si512(codes, nibble),
+             _mm512_and_si512(_mm512_srli_epi16(codes, 8), nibble)};
+    second = {_mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble), _mm512_srli_epi16(codes, 12)};
+  }
+  // Each four as codes 0, 2, 1, 3.
+  static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
+    const __m256i order = _mm256_set_epi64x(0x0F0E0B0A0D0C0908, 0x0706030205040100,
+                                            0x0F0E0B0A0D0C0908, 0x0706030205040100);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * i),
+                        _mm256_shuffle_epi8(_mm512_cvtepi32_epi16(q.v), order));
+    return 0;
+  }
+  static Four four(const int8_t* row, int64_t i) {
+    int32_t pairs[2];
+    std::memcpy(pairs, row + 2 * i, sizeof pairs);
+    return {_mm512_set1_epi32(pairs[0]), _mm512_set1_epi32(pairs[1])};
+  }
+};
+// The multiplication of bytes runs at twice the rate. Two digits, q = low + 128 · high, in two
+// planes of a row; a code that fits into one has high = 0.
+struct Digits {
+  using Weights = __m512i;
+  using Four = __m512i;
+  static constexpr bool kHasHigh = true;
+  static I32 dot(I32 acc, Weights w, Four x) { return {_mm512_dpbusd_epi32(acc.v, w, x)}; }
+  static Weights load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static uint8_t store(int8_t* row, int64_t stride, int64_t i, I32 q) {
+    const __mmask16 wide = _mm512_cmpgt_epi32_mask(_mm512_abs_epi32(q.v), _mm512_set1_epi32(127));
+    const __m512i nearest = _mm512_srai_epi32(_mm512_add_epi32(q.v, _mm512_set1_epi32(64)), 7);
+    const __m512i high = _mm512_maskz_mov_epi32(wide, nearest);
+    const __m512i low = _mm512_sub_epi32(q.v, _mm512_slli_epi32(high, 7));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(row + i), _mm512_cvtepi32_epi8(low));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(row + stride + i), _mm512_cvtepi32_epi8(high));
+    const uint32_t pairs = wide | wide >> 1, fours = (pairs | pairs >> 2) & 0x1111;
+    return static_cast<uint8_t>(fours * 0x1248 >> 12 & 15);  // bits 0, 4, 8, 12 come together
+  }
+  static Four four(const int8_t* row, int64_t i) {
+    int32_t four;
+    std::memcpy(&four, row + i, sizeof four);
+    return _mm512_set1_epi32(four);
+  }
+};
 inline __m512 pairs_low(__m512 a, __m512 b) {
   return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
@@ -126,7 +176,7 @@ inline void transpose(F32 (&x)[16]) {
     x[12 + j].v = _mm512_shuffle_f32x4(v[4 + j], v[12 + j], 0xDD);
   }
 }
-constexpr int kMaxTileRows = 8;
+constexpr int kTileRows = 4, kTilePanels = 3, kAttendTile = 4;
 
 inline float sum(F32 a) {
   const __m256 h = halves_sum(a);

@@ -19,10 +19,6 @@ struct F32 {
 struct I32 {
   int32x4_t q[4];
 };
-struct I16 {
-  int16x8_t q[4];
-};
-
 #define FIRSTHAND_EACH(expression)                   \
   F32 r;                                             \
   for (int i = 0; i < 4; ++i) r.q[i] = (expression); \
@@ -90,32 +86,74 @@ inline F32 to_float(I32 a) {
   for (int i = 0; i < 4; ++i) r.q[i] = vcvtq_f32_s32(a.q[i]);
   return r;
 }
-inline I32 dot_pair(I32 acc, const I16& w, int32_t pair) {
-  const int16x4_t x = vreinterpret_s16_s32(vdup_n_s32(pair));
-  for (int i = 0; i < 4; ++i) {
-    const int32x4_t low = vmull_s16(vget_low_s16(w.q[i]), x);
-    const int32x4_t high = vmull_s16(vget_high_s16(w.q[i]), x);
-    acc.q[i] = vaddq_s32(acc.q[i], vpaddq_s32(low, high));
-  }
-  return acc;
+inline I32 add_high(I32 low, I32 high) {
+  for (int i = 0; i < 4; ++i) low.q[i] = vaddq_s32(low.q[i], vshlq_n_s32(high.q[i], 7));
+  return low;
 }
-inline I16 load_int8(const uint8_t* p) {
-  I16 r;
-  for (int i = 0; i < 4; ++i) r.q[i] = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p + 8 * i)));
+inline void store(int32_t* p, I32 a) {
+  for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, a.q[i]);
+}
+inline int32_t sum(I32 a) {
+  return vaddvq_s32(vaddq_s32(vaddq_s32(a.q[0], a.q[1]), vaddq_s32(a.q[2], a.q[3])));
+}
+inline I32 to_int(F32 a) {
+  I32 r;
+  for (int i = 0; i < 4; ++i) r.q[i] = vcvtnq_s32_f32(a.q[i]);
   return r;
 }
-// 16 bytes: low nibbles are the first 16 codes, high nibbles the other 16.
-inline I16 load_nibbles(const uint8_t* p) {
-  const uint8x16_t bytes = vld1q_u8(p);
-  const uint8x16_t low = vandq_u8(bytes, vdupq_n_u8(15)), high = vshrq_n_u8(bytes, 4);
-  return {vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(low))),
-          vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(low))),
-          vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(high))),
-          vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(high)))};
-}
-inline void store_int16(int16_t* p, F32 a) {
-  for (int i = 0; i < 4; ++i) vst1_s16(p + 4 * i, vqmovn_s32(vcvtnq_s32_f32(a.q[i])));
-}
+struct Words {
+  struct Weights {  // of 4 lanes each: their codes 0 and 2 as int16, and 1 and 3
+    int16x8_t even[4], odd[4];
+  };
+  struct Four {
+    int16x4_t even, odd;  // codes 0, 2, 0, 2 and 1, 3, 1, 3
+  };
+  static constexpr bool kHasHigh = false;
+  static I32 dot(I32 acc, const Weights& w, Four x) {
+    for (int i = 0; i < 4; ++i) {
+      const int32x4_t low =
+          vmlal_s16(vmull_s16(vget_low_s16(w.even[i]), x.even), vget_low_s16(w.odd[i]), x.odd);
+      const int32x4_t high =
+          vmlal_s16(vmull_s16(vget_high_s16(w.even[i]), x.even), vget_high_s16(w.odd[i]), x.odd);
+      acc.q[i] = vaddq_s32(acc.q[i], vpaddq_s32(low, high));
+    }
+    return acc;
+  }
+  static void spread(uint8x16_t bytes, int16x8_t& even, int16x8_t& odd) {
+    const uint16x8_t both = vreinterpretq_u16_u8(bytes);
+    even = vreinterpretq_s16_u16(vandq_u16(both, vdupq_n_u16(255)));
+    odd = vreinterpretq_s16_u16(vshrq_n_u16(both, 8));
+  }
+  static Weights load(const uint8_t* p) {
+    Weights r;
+    for (int i = 0; i < 4; ++i) spread(vld1q_u8(p + 16 * i), r.even[i], r.odd[i]);
+    return r;
+  }
+  static void load(const uint8_t* p, Weights& first, Weights& second) {
+    for (int i = 0; i < 4; ++i) {
+      const uint8x16_t bytes = vld1q_u8(p + 16 * i);
+      spread(vandq_u8(bytes, vdupq_n_u8(15)), first.even[i], first.odd[i]);
+      spread(vshrq_n_u8(bytes, 4), second.even[i], second.odd[i]);
+    }
+  }
+  // Each four as codes 0, 2, 1, 3.
+  static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
+    auto* p = reinterpret_cast<int16_t*>(row + 2 * i);
+    for (int j = 0; j < 4; ++j) {
+      const int16x4_t codes = vmovn_s32(q.q[j]);
+      const int16x4x2_t halves = vuzp_s16(codes, codes);
+      vst1_s16(p + 4 * j, vreinterpret_s16_s32(vzip1_s32(vreinterpret_s32_s16(halves.val[0]),
+                                                         vreinterpret_s32_s16(halves.val[1]))));
+    }
+    return 0;
+  }
+  static Four four(const int8_t* row, int64_t i) {
+    int32_t pairs[2];
+    std::memcpy(pairs, row + 2 * i, sizeof pairs);
+    return {vreinterpret_s16_s32(vdup_n_s32(pairs[0])), vreinterpret_s16_s32(vdup_n_s32(pairs[1]))};
+  }
+};
+using Digits = Words;
 inline float sum(F32 a) {
   const float32x4_t four = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
   const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
@@ -146,6 +184,6 @@ inline void transpose(F32 (&x)[16]) {
     }
   std::memcpy(x, y, sizeof y);
 }
-constexpr int kMaxTileRows = 4;
+constexpr int kTileRows = 4, kTilePanels = 1, kAttendTile = 2;
 
 }  // namespace firsthand::FIRSTHAND_ISA

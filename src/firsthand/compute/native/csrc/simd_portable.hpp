@@ -18,9 +18,6 @@ struct F32 {
 struct I32 {
   int32_t v[16];
 };
-struct I16 {
-  int16_t v[32];
-};
 
 #define FIRSTHAND_EACH(expression)                    \
   F32 r;                                              \
@@ -104,34 +101,67 @@ inline I32 sub(I32 a, I32 b) {
   return a;
 }
 inline F32 to_float(I32 a) { FIRSTHAND_EACH(static_cast<float>(a.v[i])); }
-inline I32 dot_pair(I32 acc, const I16& w, int32_t pair) {
-  int16_t x[2];
-  std::memcpy(x, &pair, sizeof x);
-  for (int i = 0; i < 16; ++i) acc.v[i] += w.v[2 * i] * x[0] + w.v[2 * i + 1] * x[1];
-  return acc;
+inline I32 add_high(I32 low, I32 high) {
+  for (int i = 0; i < 16; ++i) low.v[i] += 128 * high.v[i];
+  return low;
 }
-inline I16 load_int8(const uint8_t* p) {
-  I16 r;
-  for (int i = 0; i < 32; ++i) r.v[i] = static_cast<int8_t>(p[i]);
-  return r;
+inline void store(int32_t* p, I32 a) { std::memcpy(p, a.v, sizeof a.v); }
+inline int32_t sum(I32 a) {
+  int32_t total = 0;
+  for (int i = 0; i < 16; ++i) total += a.v[i];
+  return total;
 }
-inline I16 load_nibbles(const uint8_t* p) {
-  I16 r;
-  for (int i = 0; i < 16; ++i) {
-    r.v[i] = p[i] & 15;
-    r.v[16 + i] = p[i] >> 4;
-  }
-  return r;
-}
-inline void store_int16(int16_t* p, F32 a) {
+inline I32 to_int(F32 a) {
+  I32 r;
   for (int i = 0; i < 16; ++i)
-    p[i] = a.v[i] == a.v[i] ? static_cast<int16_t>(std::nearbyint(a.v[i])) : int16_t{0};
+    r.v[i] = a.v[i] == a.v[i] ? static_cast<int32_t>(std::nearbyint(a.v[i])) : 0;
+  return r;
 }
+// Codes without sign, four of each lane, times int16: acc[i] += Σ w[4·i + j] · x[j].
+struct Words {
+  struct Weights {
+    uint8_t v[64];
+  };
+  struct Four {
+    int16_t v[4];
+  };
+  static constexpr bool kHasHigh = false;
+  static I32 dot(I32 acc, const Weights& w, Four x) {
+    for (int i = 0; i < 16; ++i)
+      for (int j = 0; j < 4; ++j) acc.v[i] += w.v[4 * i + j] * x.v[j];
+    return acc;
+  }
+  static Weights load(const uint8_t* p) {
+    Weights r;
+    std::memcpy(r.v, p, sizeof r.v);
+    return r;
+  }
+  // Low nibbles, and high nibbles.
+  static void load(const uint8_t* p, Weights& first, Weights& second) {
+    for (int i = 0; i < 64; ++i) {
+      first.v[i] = p[i] & 15;
+      second.v[i] = p[i] >> 4;
+    }
+  }
+  // A row of activations takes two bytes each. Gives the fours that have a high digit, as bits.
+  static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
+    int16_t codes[16];
+    for (int j = 0; j < 16; ++j) codes[j] = static_cast<int16_t>(q.v[j]);
+    std::memcpy(row + 2 * i, codes, sizeof codes);
+    return 0;
+  }
+  static Four four(const int8_t* row, int64_t i) {
+    Four x;
+    std::memcpy(x.v, row + 2 * i, sizeof x.v);
+    return x;
+  }
+};
+using Digits = Words;  // a set whose multiplication of bytes is faster has them apart
 inline void transpose(F32 (&x)[16]) {
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < i; ++j) std::swap(x[i].v[j], x[j].v[i]);
 }
-constexpr int kMaxTileRows = 4;
+constexpr int kTileRows = 4, kTilePanels = 1, kAttendTile = 2;
 inline float sum(F32 a) {
   for (int width = 8; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) a.v[i] = a.v[i] + a.v[i + width];

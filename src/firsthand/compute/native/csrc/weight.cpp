@@ -65,10 +65,11 @@ void PackedWeight::size() {
     group_bytes = 0;
     panel_bytes = k * kPanel * element_bytes(kind);
   } else if (kind == Kind::channel) {
-    group = kExactRun;
-    num_groups = (k + group - 1) / group;
-    group_bytes = group * kPanel;
-    panel_bytes = (k + 1) / 2 * 2 * kPanel;
+    if (k > kMaxChannelColumns)
+      throw std::invalid_argument("int8 per channel takes at most 65536 columns");
+    group = (k + 3) / 4 * 4;
+    num_groups = 1;
+    group_bytes = panel_bytes = group * kPanel;
     scales.reset(new float[static_cast<size_t>(num_panels() * kPanel)]());
   } else {
     if (group < 16 || group % 16 != 0 || group > 256)
@@ -99,9 +100,9 @@ void PackedWeight::fill_channel(int64_t row0, int64_t rows, const int8_t* codes,
                                 const float* row_scales) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = row0 + r;
-    uint8_t* lane = data.get() + row / kPanel * panel_bytes + row % kPanel * 2;
+    uint8_t* lane = data.get() + row / kPanel * panel_bytes + row % kPanel * 4;
     for (int64_t i = 0; i < k; ++i)
-      lane[i / 2 * (2 * kPanel) + i % 2] = static_cast<uint8_t>(codes[r * k + i]);
+      lane[i / 4 * 64 + i % 4] = static_cast<uint8_t>(codes[r * k + i] + kCodeOffset);
     scales[static_cast<size_t>(row)] = row_scales[r];
   }
 }
@@ -118,14 +119,12 @@ void PackedWeight::fill_grouped(int64_t row0, int64_t rows, const uint8_t* codes
       const uint8_t* row_codes = codes + r * k + first;
       if (kind == Kind::grouped8) {
         for (int64_t i = 0; i < count; ++i)
-          block[i / 2 * (2 * kPanel) + lane * 2 + i % 2] = row_codes[i];
+          block[i / 4 * 64 + lane * 4 + i % 4] = row_codes[i] ^ kCodeOffset;
       } else {
-        uint8_t* bytes = block + lane % 8 * 2;
-        const int shift = lane < 8 ? 0 : 4;
-        // A short last group is padded with `zero`, whose value does not matter (activations are
-        // 0 there) but whose nibble must be defined; memory starts as 0.
+        // Memory starts as 0; what pads a short last group does not matter, activations are 0 there.
         for (int64_t i = 0; i < count; ++i)
-          bytes[i / 2 * kPanel + i % 2] |= static_cast<uint8_t>((row_codes[i] & 15) << shift);
+          block[i / 8 * 64 + lane * 4 + i % 4] |=
+              static_cast<uint8_t>((row_codes[i] & 15) << (i % 8 < 4 ? 0 : 4));
       }
       const int64_t at = r * num_groups + g;
       uint8_t* scale = block + code_bytes() + lane * scale_bytes;

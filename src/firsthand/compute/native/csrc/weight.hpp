@@ -6,11 +6,12 @@
 // Read next: linear.hpp, which reads it.
 //
 //   float     [N/16][K][16]                          float32, float16 or bfloat16
-//   channel   [N/16][K/2][16][2] int8                 scales (N) float32 apart
-//   grouped8  [N/16][group][ codes [g/2][16][2] int8 | scales [16] | minima [16] ]
-//   grouped4  [N/16][group][ nibbles [g/2][16] bytes | scales [16] | minima [16] ]
-//             byte j of a pair of k: low nibble row j/2, high nibble row 8 + j/2, k parity j mod 2
-// N is padded to 16 with zeros, K to a whole group (channel: to 2).
+//   channel   [N/16][K/4][16][4] uint8                scales (N) float32 apart
+//   grouped8  [N/16][group][ codes [g/4][16][4] uint8 | scales [16] | minima [16] ]
+//   grouped4  [N/16][group][ nibbles [g/8][16][4] bytes | scales [16] | minima [16] ]
+//             low nibbles are the first four k of eight, high nibbles the other four
+// Codes of 8 bits are stored as code + 128, since the multiplication of bytes takes one side without
+// sign. N is padded to 16 with zeros, K to a whole group (channel: to 4).
 //
 // Stored, as a file keeps it: the panels and 64 spare bytes, to a multiple of 64; for `channel` the
 // scales (N padded to 16), to a multiple of 64.
@@ -24,15 +25,17 @@ namespace firsthand {
 constexpr int64_t kPanel = 16;
 // A vector load at the last code may reach so far past it.
 constexpr int64_t kSpareBytes = 64;
-// int8 · int16 sums stay exact in int32 for this many products: 512 · 127 · 32767 < 2³¹.
-constexpr int64_t kExactRun = 512;
+constexpr int32_t kCodeOffset = 128;
+// For int8 per channel a sum over the whole row stays exact in int32 up to this many columns:
+// 65536 · 127 · 255 < 2³¹; and in a row with codes above 127 their mean is below 127 (round_row).
+constexpr int64_t kMaxChannelColumns = 65536;
 
 enum class Kind : int32_t { float32, float16, bfloat16, channel, grouped8, grouped4 };
 
 struct PackedWeight {
   Kind kind;
   int64_t n, k;
-  int64_t group;  // grouped: codes per scale; channel: kExactRun; float: 0
+  int64_t group;  // grouped: codes per scale; channel: K padded to 4; float: 0
   int64_t num_groups;
   bool half_scales;  // grouped: scales and minima are float16, else float32
   bool has_minimum;
@@ -52,6 +55,7 @@ struct PackedWeight {
                int32_t zero, const uint8_t* stored, int64_t size);
 
   bool is_float() const { return kind <= Kind::bfloat16; }
+  bool is_grouped() const { return kind >= Kind::grouped8; }
   // The codes of one group of one panel; scales and minima follow them.
   int64_t code_bytes() const { return group * kPanel / (kind == Kind::grouped4 ? 2 : 1); }
   int64_t num_panels() const { return (n + kPanel - 1) / kPanel; }
