@@ -11,8 +11,10 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "torch", "tokenizers", "jinja2", "transformers", "huggingface_hub", "matplotlib")
-HEAVY += ("fastapi", "pydantic")
+HEAVY = (
+    *("numpy", "torch", "tokenizers", "jinja2", "transformers", "huggingface_hub", "matplotlib"),
+    *("fastapi", "pydantic"),
+)
 
 
 def loaded_by(code: str) -> set[str]:
