@@ -67,10 +67,31 @@ def test_ops_7_running_and_waiting_are_taken_the_rest_refused() -> None:
     gate.admit(call(clock), WORK)
 
 
+def test_o_6_a_flood_of_others_does_not_keep_the_urgent_out() -> None:
+    """Of 16 places to wait in two are theirs, and they do not wait behind the others."""
+    clock = Clock()
+    gate = make(Bounds(max_running=2, max_waiting=16, max_wait_s=3.0, shed=False), clock)
+    for _ in range(100):  # one a second
+        ticket = gate.admit(call(clock), WORK)
+        clock.now += 1.0
+        ticket.close()
+    gate.bounds = replace(gate.bounds, max_wait_s=0.0)
+    for _ in range(16):
+        gate.admit(call(clock), WORK)
+    assert refusal(gate, clock).code == "queue_full"
+    gate.bounds = replace(gate.bounds, max_wait_s=3.0)
+    urgent = replace(WORK, priority=Priority.URGENT)
+    for _ in range(2):
+        gate.admit(call(clock), urgent)
+    assert refusal(gate, clock, urgent).code == "queue_full"
+    with pytest.raises(Refused, match="queue is full"):
+        gate.check(call(clock))
+
+
 def test_retry_after_is_the_measured_time_of_the_queue() -> None:
     """One ends every half second and 8 wait: 4 s, with jitter of a fifth."""
     clock = Clock()
-    gate = make(Bounds(max_running=2, max_waiting=8, shed=False), clock)
+    gate = make(Bounds(max_running=2, max_waiting=9, shed=False), clock)
     tickets = [gate.admit(call(clock), WORK) for _ in range(10)]
     for _ in range(40):
         clock.now += 0.5
@@ -145,7 +166,7 @@ def test_a_queue_that_takes_too_long_is_full() -> None:
 
 def test_o_7_optional_work_is_shed_in_order_and_comes_back() -> None:
     clock, seen = Clock(), []
-    gate = make(Bounds(max_running=1, max_waiting=100, long_output_tokens=64), clock)
+    gate = make(Bounds(max_running=1, max_waiting=114, long_output_tokens=64), clock)  # 100 for all
     gate.listen = lambda level, pressure: seen.append(level)
     optional = {
         "logprobs": replace(WORK, logprobs=True),

@@ -294,6 +294,15 @@ def test_obs_4_the_text_of_a_fault_is_not_logged(lines: Lines) -> None:
     assert isinstance(error, dict) and error["type"] == "ValueError"
 
 
+def test_g_14_nobody_floods_the_log_by_going_away(lines: Lines) -> None:
+    before = len(lines())
+    for _ in range(100):
+        logging.getLogger("asyncio").warning("socket.send() raised exception.")
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    logging.getLogger("asyncio").warning("something else")
+    assert [line["message"] for line in lines()[before:]] == ["something else"]
+
+
 def test_a_log_that_cannot_be_written_stops_nobody() -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:

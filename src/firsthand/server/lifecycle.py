@@ -105,7 +105,7 @@ class Lifecycle:
 
     def _check_queue(self) -> Check:
         gate = self.gate
-        full = gate.num_waiting >= gate.bounds.max_waiting > 0
+        full = gate.num_waiting >= gate.bounds.max_ordinary > 0
         return Check(not full, f"{gate.num_waiting} of {gate.bounds.max_waiting} wait")
 
     def _check_memory(self) -> Check:

@@ -26,6 +26,7 @@ REQUESTS = logging.getLogger("firsthand.server.request")
 EVENTS = logging.getLogger("firsthand.server.event")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 PROBES = FREE | {METRICS}
+_NOT_WORTH_A_LINE = ("socket.send() raised exception.", "Invalid HTTP request received.")
 _FACTS = "facts"  # attribute of a record: what goes into the line beside the message
 
 
@@ -39,8 +40,16 @@ def configure_logging(level: str, form: str, stream: TextIO | None = None) -> lo
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
+    handler.addFilter(_is_worth_a_line)
     set_level(level)
     return handler
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Not what asyncio says at each write to a client that has gone, by the hundred before the
+    transport tells of it; our line of the request says it once. Nor uvicorn's line for each request
+    that is no HTTP: anybody could fill the log with them, and a metric counts them."""
+    return record.getMessage() not in _NOT_WORTH_A_LINE
 
 
 def set_level(level: str) -> None:

@@ -6,7 +6,9 @@ Read next: `drain_rate.py`, `shedding.py`, `rates.py`; `server/lifecycle.py` clo
 
 A place is one sequence. The first `max_running` places run, the others wait: the engine has its
 own queue, but it is this bound that keeps it short. What is refused is refused before anything was
-computed for it, and whoever got a ticket is never refused later for lack of room.
+computed for it, and whoever got a ticket is never refused later for lack of room. The last eighth
+of the places to wait in is for urgent requests: a flood of others does not keep them out, and they
+do not wait behind it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from firsthand.server.guard.work import Work, capped
 JITTER = 0.2  # so that those refused together do not come back together
 LONGEST_RETRY_S = 60.0
 UNMEASURED_RETRY_S = 1.0
+URGENT_SHARE = 8  # one of so many places to wait in is kept for urgent requests
 MEMORY_FULL = 0.95  # of the machine's memory: no new work beyond it
 _MEMORY_STEPS = ((0.92, 0.9), (0.90, 0.5))  # memory in use → pressure, as a queue would give
 
@@ -45,6 +48,11 @@ class Bounds:
     @property
     def num_places(self) -> int:
         return self.max_running + self.max_waiting
+
+    @property
+    def max_ordinary(self) -> int:
+        """Places to wait in for those that are not urgent."""
+        return self.max_waiting - self.max_waiting // URGENT_SHARE
 
 
 @dataclass(slots=True)
@@ -90,7 +98,7 @@ class Gate:
     def check(self, call: Call) -> None:
         """What can be told before a body is read. Raises Refused."""
         try:
-            self._check_door(call, 1)
+            self._check_door(call, 1, urgent=True)  # nothing is known of it yet
         except Refused:
             self.num_refused += 1
             raise
@@ -101,10 +109,10 @@ class Gate:
         priority = capped(work.priority, call.caller.highest_priority)
         try:
             self._check_fits(work)
-            self._check_door(call, work.n)
+            self._check_door(call, work.n, urgent=priority is Priority.URGENT)
             self._check_shed(work, priority)
             self._check_waiting_tokens(work)
-            deadline_s = self._deadline_s(call, work, now)
+            deadline_s = self._deadline_s(call, work, priority, now)
             self.rates.take(call.caller, work.num_tokens, now)
         except Refused:
             self.num_refused += 1
@@ -162,9 +170,14 @@ class Gate:
     def ended_per_s(self) -> float | None:
         return self._drain.per_second
 
-    def expected_wait_s(self, num_more: int = 1) -> float:
-        """Of `num_more` places, were they asked for now; 0 where nothing has been measured."""
-        ahead = self._num_places + num_more - self.bounds.max_running
+    def expected_wait_s(self, num_more: int = 1, priority: Priority = Priority.NORMAL) -> float:
+        """Of `num_more` places, were they asked for now; 0 where nothing has been measured. Before
+        an urgent one go other urgent ones, and as many as run."""
+        places = self._num_places
+        if priority is Priority.URGENT:
+            others = sum(one.work.n for one in self._open.values() if one.priority is not priority)
+            places -= max(0, others - self.bounds.max_running)
+        ahead = places + num_more - self.bounds.max_running
         rate = self._drain.per_second
         return 0.0 if ahead <= 0 or rate is None else ahead / rate
 
@@ -176,18 +189,21 @@ class Gate:
         return min(max(shaken, 1.0), LONGEST_RETRY_S)
 
     def _check_fits(self, work: Work) -> None:
-        if work.n > self.bounds.num_places:
-            message = f"{work.n} answers at once; at most {self.bounds.num_places}"
+        most = self.bounds.max_running + self.bounds.max_ordinary
+        if work.n > most:
+            message = f"{work.n} answers at once; at most {most}"
             raise Refused(400, message, "invalid_value", "n")
 
-    def _check_door(self, call: Call, num_places: int) -> None:
+    def _check_door(self, call: Call, num_places: int, *, urgent: bool) -> None:
         closed = self.door()
         if closed is not None:
             raise closed
         if self.memory_used >= MEMORY_FULL:
             message = "the machine's memory is full; requests that run are being finished"
             raise Refused(503, message, "degraded", retry_after_s=self.retry_after_s())
-        if self._num_places + num_places > self.bounds.num_places:
+        bounds = self.bounds
+        most = bounds.num_places if urgent else bounds.max_running + bounds.max_ordinary
+        if self._num_places + num_places > most:
             raise self._full(f"the queue is full: {self.num_waiting} requests are waiting")
 
     def _check_shed(self, work: Work, priority: Priority) -> None:
@@ -202,8 +218,8 @@ class Gate:
         if bound and self.num_waiting and self.num_waiting_tokens + work.num_tokens > bound:
             raise self._full(f"the queue is full: {self.num_waiting_tokens} tokens are waiting")
 
-    def _deadline_s(self, call: Call, work: Work, now: float) -> float:
-        wait_s = self.expected_wait_s(work.n)
+    def _deadline_s(self, call: Call, work: Work, priority: Priority, now: float) -> float:
+        wait_s = self.expected_wait_s(work.n, priority)
         given_s = self.bounds.request_timeout_s
         if work.timeout_s is not None:
             given_s = min(given_s, work.timeout_s)
@@ -230,7 +246,7 @@ class Gate:
     def _pressure(self) -> float:
         """0 idle … 1 full: of places, of tokens, or of memory, whichever is closest to its end."""
         bounds = self.bounds
-        found = [self.num_waiting / bounds.max_waiting if bounds.max_waiting else 0.0]
+        found = [self.num_waiting / bounds.max_ordinary if bounds.max_waiting else 0.0]
         if bounds.max_waiting_tokens:
             found.append(self.num_waiting_tokens / bounds.max_waiting_tokens)
         found += [as_queue for used, as_queue in _MEMORY_STEPS if self.memory_used >= used]

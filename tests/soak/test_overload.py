@@ -1,0 +1,151 @@
+"""More work than there is room for: refused at once, by name; what was let in is finished.
+
+Owns: the same proof at the size of `make test`, where outcomes are counted, and at that of
+`make soak`, where goodput, waits and memory have numbers.
+May not know: how fast a machine is; the full size measures it first.
+Read next: `serving.py`, `test_losses.py`.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.soak.clients import Load, Outcome
+from tests.soak.serving import Server, rss_bytes, served, until
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of processes"),
+]
+NUM_RUNNING, NUM_WAITING = 4, 16
+FLAGS = (
+    "--max-num-seqs", str(NUM_RUNNING), "--max-num-queued-reqs", str(NUM_WAITING),
+    "--max-connections", "20000", "--no-shed",
+)  # fmt: skip
+SECONDS = 20.0
+TOKENS = 400  # of an answer: so many that the engine, not the clients, is what is short
+
+
+@pytest.fixture(scope="module")
+def server(micro_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(micro_folder, tmp_path_factory.mktemp("serve"), *FLAGS) as found:
+        yield found
+
+
+def refusals(outcomes: list[Outcome]) -> list[Outcome]:
+    """Each says what it is and when to come back, in few bytes."""
+    found = [one for one in outcomes if one.status != 200]
+    for one in found:
+        assert (one.status, one.ended, one.code) == (503, "refused", "queue_full"), one
+        assert int(one.retry_after) >= 1 and one.body_bytes < 1024
+    return found
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def test_o_2_o_3_what_is_over_is_refused_and_what_was_let_in_is_finished(server: Server) -> None:
+    before, descriptors = server.metrics(), server.num_descriptors()
+    outcomes = server.play(Load(server.port, num=150, max_tokens=150))
+    done = [one for one in outcomes if one.ended == "done"]
+    assert len(done) + len(refusals(outcomes)) == len(outcomes) == 150
+    assert len(done) >= NUM_RUNNING + NUM_WAITING - NUM_WAITING // 8
+    admitted = server.metrics()["firsthand_admitted_total"] - before["firsthand_admitted_total"]
+    assert admitted == len(done), "one that was let in has no answer"
+    until(server.is_empty, "blocks or places are never free again")
+    until(lambda: server.num_descriptors() <= descriptors + 2, "connections stay open")
+
+
+@pytest.mark.slow
+def test_a_thousand_open_connections_and_streams_cost_little(
+    micro_folder: Path, tmp_path: Path
+) -> None:
+    """Idle ones, then as many streams that wait for their turn."""
+    flags = ("--max-num-seqs", "1", "--max-num-queued-reqs", "1200", "--no-shed",
+             "--max-queue-wait", "0", "--receive-timeout", "60")  # fmt: skip
+    with served(micro_folder, tmp_path, *flags) as server, ExitStack() as held:
+        server.play(Load(server.port, num=20, max_tokens=20))
+        pid, engine = server.process.pid, server.engine_pid or 0
+        before, engine_before = rss_bytes(pid), rss_bytes(engine)
+        for _ in range(1000):
+            held.enter_context(socket.create_connection(("127.0.0.1", server.port), 30))
+        assert server.status() == 200
+        assert rss_bytes(pid) - before < 50e6
+        held.close()
+        load = Load(server.port, num=1000, max_tokens=480, vanish=False)
+        with server.under(load):
+            until(lambda: server.metrics()["firsthand_admitted_open"] >= 900, "they did not come")
+            assert server.status("/livez") == 200
+            grown = rss_bytes(pid) - before, rss_bytes(engine) - engine_before
+        assert grown[0] < 50e6 and grown[1] < 25e6, f"{grown} bytes"
+        until(server.is_empty, "blocks or places are never free again")
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [2, 5, 10, 20])
+def test_o_1_o_2_o_3_g_5_goodput_stands_in_a_flood(server: Server, times: int) -> None:
+    """Peak is measured just before, with as many clients as may run and wait."""
+    workers = NUM_RUNNING + NUM_WAITING // 2
+    peak = server.play(
+        Load(server.port, workers=workers, lasts_s=SECONDS, max_tokens=TOKENS, stream=False)
+    )
+    rate = sum(one.ended == "done" for one in peak) / SECONDS
+    rss_bytes = server.rss_bytes()
+    per_s = rate * times
+    load = Load(server.port, num=int(per_s * SECONDS), per_s=per_s, max_tokens=TOKENS, stream=False)
+    outcomes = server.play(load)
+    done = [one for one in outcomes if one.ended == "done"]
+    refused = refusals(outcomes)
+    assert len(done) + len(refused) == len(outcomes), "one that was let in was lost"
+    lasted_s = max(one.at_s + one.total_s for one in done) - min(one.at_s for one in done)
+    goodput = len(done) / lasted_s
+    refused_s = quantile([one.head_s for one in refused], 0.99)
+    grown = server.rss_bytes() / rss_bytes
+    told = (
+        f"{times} x {rate:.1f}/s: {goodput:.1f}/s, {refused_s * 1e3:.1f} ms, {grown:.3f} x memory"
+    )
+    print(told)
+    assert goodput >= (0.95 if times <= 10 else 0.90) * rate, told
+    assert refused_s <= 0.050, told
+    assert grown <= 1.10, told
+    assert len({one.retry_after for one in refused}) > 1 or times < 5, "they all come back at once"
+    began_s = time.perf_counter()
+    until(server.is_empty, "not back to normal", 10.0)
+    assert time.perf_counter() - began_s <= 10.0
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_o_6_the_urgent_are_served_in_a_flood_of_others(server: Server) -> None:
+    """Urgent at a third of what can be served, the others at three times each."""
+    peak = server.play(
+        Load(server.port, workers=12, lasts_s=SECONDS / 2, max_tokens=TOKENS, stream=False)
+    )
+    rate = sum(one.ended == "done" for one in peak) / (SECONDS / 2)
+    with ExitStack() as held:
+        playing = {}
+        for name, times in (("normal", 3.0), ("background", 3.0), ("urgent", 0.33)):
+            load = Load(
+                server.port,
+                num=int(rate * times * SECONDS),
+                per_s=rate * times,
+                max_tokens=TOKENS,
+                stream=False,
+                headers={"X-Priority": name},
+            )
+            playing[name] = held.enter_context(server.under(load))
+        ended = {name: Counter(one.ended for one in seen()) for name, seen in playing.items()}
+    assert ended["urgent"]["done"] >= 0.994 * ended["urgent"].total(), ended
+    assert ended["background"]["refused"] > 0.5 * ended["background"].total(), ended
+    until(server.is_empty, "not back to normal")
