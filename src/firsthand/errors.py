@@ -15,6 +15,7 @@ Read next: `request.py`.
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
     └── EngineError             our own fault; the request it names has ended
         └── EngineUnavailable   no engine runs now, or it was lost; a later try may find one
+            └── EngineClosed    it was ended for good; elsewhere there may be one
 """
 
 from __future__ import annotations
@@ -74,3 +75,7 @@ class EngineError(FirsthandError):
 
 class EngineUnavailable(EngineError):
     """The engine's process is not there: it loads, is restarted, or was lost with the request."""
+
+
+class EngineClosed(EngineUnavailable):
+    """The engine was ended on purpose, with what still ran, and no other one follows here."""

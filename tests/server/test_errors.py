@@ -9,7 +9,13 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from firsthand.errors import CapacityExceeded, EngineError, EngineUnavailable, UnsupportedModel
+from firsthand.errors import (
+    CapacityExceeded,
+    EngineClosed,
+    EngineError,
+    EngineUnavailable,
+    UnsupportedModel,
+)
 from tests.server.fakes import FakeService
 
 Ask = Callable[..., httpx.Response]
@@ -218,6 +224,7 @@ def test_null_is_nobodys_wish(ask: Ask) -> None:
     [
         (CapacityExceeded("1040 requests are in progress"), 503, "queue_full"),
         (EngineUnavailable("pid 7 died by 0xdeadbeef11"), 503, "loading"),
+        (EngineClosed("pid 7, closed by 0xdeadbeef11"), 503, "draining"),
         (EngineError("0xdeadbeef11"), 500, "internal_error"),
         (UnsupportedModel("no"), 400, "unsupported_parameter"),
         (RuntimeError("/etc/secret 0xdeadbeef11"), 500, "internal_error"),

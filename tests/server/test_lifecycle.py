@@ -426,6 +426,7 @@ def test_ops_4_what_is_over_the_limit_is_cut_with_an_error(
     cut = [text for text in texts if '"error"' in text]
     assert cut, "all were faster than the limit"
     assert all("[DONE]" not in text and '"stop"' not in text for text in cut)
+    assert all('"code":"draining"' in text for text in cut)
     named = [line["request_id"] for line in server.events() if line.get("event") == "request_cut"]
     assert len(named) == len(cut)
 

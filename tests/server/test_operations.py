@@ -20,6 +20,29 @@ Ask = Callable[..., httpx.Response]
 PACK = {"content-type": "application/msgpack"}
 
 
+@pytest.mark.native
+def test_a_probe_may_ask_for_the_head_alone(live: Live) -> None:
+    for path in ("/health", "/livez", "/readyz", "/v2/health/ready", "/version", "/metrics"):
+        head, whole = (httpx.request(way, live.running.url + path) for way in ("HEAD", "GET"))
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    assert httpx.head(f"{live.running.url}/v1/models").status_code == 405
+
+
+@pytest.mark.native
+def test_found_tokens_are_told_in_usage(live: Live) -> None:
+    """The prefix that an earlier request computed: whole blocks of it, not the last token."""
+    asked = {"model": "micro", "prompt": "seen before: " + "x" * 40, "max_tokens": 2, "seed": 1}
+    first, again = (live.client.completions.create(**asked) for _ in range(2))
+    assert first.usage.prompt_tokens_details.cached_tokens == 0
+    assert again.usage.prompt_tokens_details.cached_tokens == 48
+    assert again.choices[0].text == first.choices[0].text
+    chunks = live.client.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    )
+    assert list(chunks)[-1].usage.prompt_tokens_details.cached_tokens == 48
+
+
 @pytest.mark.parametrize(
     ("status", "ready"),
     [

@@ -23,6 +23,7 @@ from firsthand.checks import shown
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import (
     CapacityExceeded,
+    EngineClosed,
     EngineUnavailable,
     FirsthandError,
     InvalidRequest,
@@ -164,7 +165,7 @@ class Remote:
         """Raises InvalidRequest, CapacityExceeded or EngineUnavailable. Nothing waits."""
         facts, process = self.facts, self._process
         if not self.status.takes_requests or facts is None or process is None:
-            raise EngineUnavailable(self._why_not())
+            raise self._away(self._why_not())
         check_request(request, facts.limits)
         check_fits(request, facts.limits, facts.num_blocks, facts.block_size)
         if request.request_id in self._streams:
@@ -319,8 +320,11 @@ class Remote:
             self._settled.clear()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            stream.fail(EngineUnavailable(f"the engine was lost with this request: {reason}"))
+            stream.fail(self._away(f"the engine was lost with this request: {reason}"))
             self._on_end(stream.request)
+
+    def _away(self, message: str) -> EngineUnavailable:
+        return (EngineClosed if self.status is Status.CLOSED else EngineUnavailable)(message)
 
     def _why_not(self) -> str:
         if self.status.takes_requests:

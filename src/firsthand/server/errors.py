@@ -25,13 +25,14 @@ from starlette.responses import Response
 from firsthand.errors import (
     CapacityExceeded,
     ContextLengthExceeded,
+    EngineClosed,
     EngineUnavailable,
     FirsthandError,
     InvalidRequest,
     ModelNotFound,
     UnsupportedModel,
 )
-from firsthand.server.guard.refusal import KINDS, Refused, error_body
+from firsthand.server.guard.refusal import KINDS, Refused, draining, error_body
 from firsthand.server.headers import request_id_of
 
 _LOG = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ def reply_for(fault: Exception, request_id: str) -> ErrorReply:
             return ErrorReply(503, "queue_full", str(fault), headers=retry)
         case ModelNotFound():
             return ErrorReply(404, "model_not_found", str(fault), "model")
+        case EngineClosed():
+            return reply_for(draining(), request_id)
         case EngineUnavailable():
             message = "the engine is not there now: it loads, or is restarted"
             return ErrorReply(

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 
 from firsthand.generation.service_values import ServiceState
 from firsthand.server.guard.gate import MEMORY_FULL, Gate
-from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.refusal import Refused, draining
 from firsthand.server.health import Check, Checks
 from firsthand.server.logs import tell
 from firsthand.server.selfcheck import SelfCheck
 
-DRAINING_RETRY_S = 5.0
 LOADING_RETRY_S = 2.0
 LONGEST_LOADING_RETRY_S = 30.0
 _POLL_S = 0.02
@@ -52,8 +51,7 @@ class Lifecycle:
     def door(self) -> Refused | None:
         """For the gate: why nobody may go in."""
         if self.draining:
-            message = "the server is ending; another one will answer"
-            return Refused(503, message, "draining", retry_after_s=DRAINING_RETRY_S)
+            return draining()
         states = self.states()
         if not any(state.status.takes_requests for state in states) and not self.wakes():
             return Refused(503, _why_not(states), "loading", retry_after_s=loading_s(states))

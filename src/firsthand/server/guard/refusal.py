@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from firsthand.errors import FirsthandError
 
+DRAINING_RETRY_S = 5.0
 # Statuses that the official client tries again by itself; of these only some heal with time.
 RETRIED = frozenset({408, 409, 429})
 KINDS = {
@@ -67,6 +68,12 @@ class Refused(FirsthandError):
         if self.close:
             found.append(("connection", "close"))
         return found
+
+
+def draining() -> Refused:
+    """The server ends: what comes is not taken, and what still ran at the end was cut."""
+    message = "the server is ending; another one will answer"
+    return Refused(503, message, "draining", retry_after_s=DRAINING_RETRY_S)
 
 
 def error_body(

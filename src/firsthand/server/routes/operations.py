@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
@@ -81,6 +82,9 @@ def operations_router(house: House) -> APIRouter:
         house.metrics.refresh(house.models)
         return Response(encode(house.metrics.registry), headers={"content-type": kind})
 
+    for route in [one for one in router.routes if isinstance(one, APIRoute)]:
+        # Probes ask so; the listener leaves the body out.
+        router.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     return router
 
 
