@@ -197,14 +197,25 @@ def load_model(
         max_logit_rows=max_logit_rows,
         weights=weights,
         pack_writer=writer,
-        times=LoadTimes(
-            open_ms=(opened_s - began_s) * 1e3,
-            tokenizer_ms=(tokenized_s - opened_s) * 1e3,
-            executor_ms=(started_s - tokenized_s) * 1e3,
-            weights_ms=(loaded_s - started_s) * 1e3,
-            prepare_ms=(ready_s - loaded_s) * 1e3,
-            total_ms=(ready_s - began_s) * 1e3,
-        ),
+        times=_times(began_s, opened_s, tokenized_s, started_s, loaded_s, ready_s),
+    )
+
+
+def _times(
+    began_s: float,
+    opened_s: float,
+    tokenized_s: float,
+    started_s: float,
+    loaded_s: float,
+    ready_s: float,
+) -> LoadTimes:
+    return LoadTimes(
+        open_ms=(opened_s - began_s) * 1e3,
+        tokenizer_ms=(tokenized_s - opened_s) * 1e3,
+        executor_ms=(started_s - tokenized_s) * 1e3,
+        weights_ms=(loaded_s - started_s) * 1e3,
+        prepare_ms=(ready_s - loaded_s) * 1e3,
+        total_ms=(ready_s - began_s) * 1e3,
     )
 
 
