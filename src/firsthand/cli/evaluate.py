@@ -1,88 +1,213 @@
-"""The command that says how well a model knows a text: eval.
+"""The command that says how well a model knows a text, and how far it is from another: eval.
 
-Owns: its options, the file of the text, and how the result is shown.
-May not know: what perplexity is.
-Read next: `evaluate/perplexity.py`.
+Owns: its options, the files of the texts, and how the result is shown.
+May not know: what perplexity, a divergence or a score of texts is.
+Read next: `evaluate/perplexity.py`, `evaluate/divergence.py`, `evaluate/text_scores.py`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from firsthand.checks import check_choice
 from firsthand.cli import options
 from firsthand.cli.generate import say_context
-from firsthand.cli.output import print_json, progress, reported, say
+from firsthand.cli.output import print_json, print_table, progress, reported, say
 from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.files import read_whole
 
 MAX_TEXT_BYTES = 64 * 2**20
-METRICS = ("perplexity",)
+METRICS = ("perplexity", "divergence", "bleu", "rouge")
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a text is cut, and how much of it is read."""
+
+    window: Annotated[int, typer.Option(help="Tokens that the model reads at a time.")] = 512
+    max_windows: Annotated[
+        int | None,
+        typer.Option("--windows", help="Score only so many windows; default: the whole text."),
+    ] = None
+    method: Annotated[
+        str,
+        typer.Option(help="windows side by side; strided (transformers'); halves (llama.cpp's)."),
+    ] = "windows"
+    stride: Annotated[
+        int | None, typer.Option(help="Of strided: tokens from one window to the next.")
+    ] = None
+
+
+WINDOWS = Windows()
 
 
 def evaluate(
     model: options.Model,
-    text: Annotated[Path, typer.Option(metavar="FILE", help="The text to score, UTF-8.")],
-    metric: Annotated[str, typer.Option(help="What to measure: perplexity.")] = "perplexity",
-    window: Annotated[int, typer.Option(help="Tokens that the model reads at a time.")] = 512,
-    max_windows: Annotated[
-        int | None,
-        typer.Option("--windows", help="Score only so many windows; default: the whole text."),
+    text: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The text to score, UTF-8.")
     ] = None,
+    metric: Annotated[
+        str, typer.Option(help="What to measure: perplexity, divergence, bleu or rouge.")
+    ] = "perplexity",
+    windows: Windows = WINDOWS,
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--candidate",
+            metavar="MODEL[@FORMAT]",
+            help="Of divergence: who is compared with MODEL as floats; repeatable; default: MODEL.",
+        ),
+    ] = None,
+    report_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Of divergence: write report.json, .md and .svg."),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Of bleu and rouge: JSON lines of reference and prompt or answer."
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Of bleu and rouge: new tokens at most.")] = 256,
     loading: options.Loading = options.LOADING,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure how well a model predicts a text."""
+    """Measure how well a model predicts a text, or what a smaller form of it lost."""
     with reported(as_json):
-        from firsthand.cli.report import formats_held
-        from firsthand.evaluate.perplexity import check_sizes, load_for_scoring, perplexity
-        from firsthand.generation.load_options import LoadOptions
-
         check_choice("metric", metric, METRICS)
-        check_sizes(window, max_windows)
-        content = read_file(text)
         chosen = asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())}
-        report = progress()
-        loaded = load_for_scoring(
-            model, LoadOptions(**chosen), lambda done, total: report("loading", done, total)
-        )
-        say_context(loading.max_context, loaded.spec.context_length)
-        found = perplexity(
-            loaded, content, window=window, max_windows=max_windows, progress=window_progress()
-        )
-        held = formats_held(loaded.weights)
-        if as_json:
-            print_json(
-                {
-                    "model": model,
-                    "metric": metric,
-                    "perplexity": found.perplexity,
-                    "standard_error": found.standard_error,
-                    "nll_per_token": found.nll_per_token,
-                    "tokens_scored": found.num_tokens,
-                    "windows": found.num_windows,
-                    "window": found.window,
-                    "seconds": found.seconds,
-                    "executor": loaded.executor.name,
-                    "quantization": loading.quantization,
-                    "format": held,
-                    "kv_dtype": loading.kv_dtype,
-                }
-            )
+        if metric in ("bleu", "rouge"):
+            if pairs is None:
+                raise InvalidRequest("pairs", f"{metric} needs a file of them")
+            _score_texts(model, metric, pairs, max_tokens, chosen, as_json)
+            return
+        if text is None:
+            raise InvalidRequest("text", f"{metric} needs a file of it")
+        if metric == "divergence":
+            names = candidates or [f"{model}@{loading.quantization}"]
+            _compare(model, names, read_file(text), windows, chosen, report_out, as_json)
         else:
-            sure = "" if found.standard_error is None else f" ± {found.standard_error:.4f}"
-            print(f"perplexity  {found.perplexity:.4f}{sure}")
-            print(f"score       {found.nll_per_token:.6f} nats per token")
-            print(f"scored      {found.num_tokens} tokens, {found.num_windows} × {window} at most")
-            print(f"weights     {held}; KV {loading.kv_dtype}")
-            print(f"time        {found.seconds:.1f} s")
+            _perplexity(model, read_file(text), windows, loading, chosen, as_json)
+
+
+def _perplexity(
+    model: str,
+    text: str,
+    windows: Windows,
+    loading: options.Loading,
+    chosen: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from firsthand.cli.report import formats_held
+    from firsthand.evaluate.perplexity import check_sizes, load_for_scoring, perplexity
+    from firsthand.generation.load_options import LoadOptions
+
+    how: dict[str, Any] = asdict(windows)
+    check_sizes(**how)
+    report = progress()
+    loaded = load_for_scoring(
+        model, LoadOptions(**chosen), lambda done, total: report("loading", done, total)
+    )
+    say_context(loading.max_context, loaded.spec.context_length)
+    found = perplexity(loaded, text, **how, progress=window_progress())
+    held = formats_held(loaded.weights)
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "metric": "perplexity",
+                "perplexity": found.perplexity,
+                "standard_error": found.standard_error,
+                "nll_per_token": found.nll_per_token,
+                "tokens_scored": found.num_tokens,
+                "windows": found.num_windows,
+                "window": found.window,
+                "method": windows.method,
+                "stride": windows.stride,
+                "seconds": found.seconds,
+                "executor": loaded.executor.name,
+                "quantization": loading.quantization,
+                "format": held,
+                "kv_dtype": loading.kv_dtype,
+            }
+        )
+    else:
+        sure = "" if found.standard_error is None else f" ± {found.standard_error:.4f}"
+        print(f"perplexity  {found.perplexity:.4f}{sure}")
+        print(f"score       {found.nll_per_token:.6f} nats per token")
+        print(
+            f"scored      {found.num_tokens} tokens, {found.num_windows} × {found.window} at most"
+        )
+        print(f"weights     {held}; KV {loading.kv_dtype}")
+        print(f"time        {found.seconds:.1f} s")
+
+
+def _compare(
+    model: str,
+    names: list[str],
+    text: str,
+    windows: Windows,
+    chosen: dict[str, Any],
+    report_out: Path | None,
+    as_json: bool,
+) -> None:
+    from firsthand.evaluate import candidates, candidates_plot
+    from firsthand.evaluate.perplexity import check_sizes
+    from firsthand.measure.ablation_plot import check_plot
+
+    how: dict[str, Any] = asdict(windows)
+    check_sizes(**how)
+    if report_out is not None:
+        report_out.mkdir(exist_ok=True)
+        check_plot(report_out / "report.svg")
+    rows = candidates.compare(model, names, text, chosen, **how, progress=say)
+    if report_out is not None:
+        content = json.dumps(candidates.as_json(rows), indent=1)
+        (report_out / "report.json").write_text(content, encoding="utf-8")
+        (report_out / "report.md").write_text(candidates.as_markdown(rows), encoding="utf-8")
+        candidates_plot.write_plot(rows, report_out / "report.svg")
+    if as_json:
+        print_json({"metric": "divergence", "rows": candidates.as_json(rows)})
+    else:
+        print_table(candidates.HEADINGS, [candidates.cells(row) for row in rows])
+
+
+def _score_texts(
+    model: str,
+    metric: str,
+    path: Path,
+    max_tokens: int,
+    chosen: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from firsthand.evaluate.pairs import answers, read_pairs
+    from firsthand.evaluate.text_scores import bleu, rouge
+
+    pairs = read_pairs(path)
+    references = [pair.reference for pair in pairs]
+    if any(pair.answer is None for pair in pairs):
+        from firsthand.generation.llm import LLM
+
+        with LLM(model, **chosen) as llm:
+            given = answers(
+                pairs, lambda p: llm.generate(p, max_tokens=max_tokens, temperature=0).text
+            )
+    else:
+        given = answers(pairs, str)
+    found = asdict(bleu(given, references) if metric == "bleu" else rouge(given, references))
+    if as_json:
+        print_json({"model": model, "metric": metric, "pairs": len(pairs), **found})
+    else:
+        for name, value in found.items():
+            print(f"{name:10}  {value}" if isinstance(value, str) else f"{name:10}  {value:.4f}")
 
 
 def read_file(path: Path) -> str:

@@ -19,19 +19,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.checks import check_integer
+from firsthand.checks import check_choice, check_integer
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.executor import Executor
 from firsthand.compute.native import _native
 from firsthand.errors import EngineError, InvalidRequest
-from firsthand.evaluate.windows import windows
+from firsthand.evaluate.windows import Window, halves, strided, windows
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import LoadedModel, Progress, load_model
 from firsthand.kvcache.store import KVStore
@@ -40,6 +41,7 @@ DEFAULT_WINDOW = 512
 STEP_ROWS = 128  # of logits at once: 24 MiB with a vocabulary of 49,152
 MAX_MEAN_NLL = 700.0  # e to it is still a number
 
+Method = Literal["windows", "strided", "halves"]
 WindowDone = Callable[[int, int, float], None]  # windows done, windows in all, mean score so far
 
 
@@ -87,11 +89,44 @@ def load_for_scoring(
     return load_model(model, sized, progress)
 
 
-def check_sizes(window: int, max_windows: int | None) -> None:
+def check_sizes(
+    window: int, max_windows: int | None, stride: int | None = None, method: Method = "windows"
+) -> None:
     """What can be refused before a model is loaded."""
-    check_integer("window", window, 2)
+    check_choice("method", method, get_args(Method))
+    check_integer("window", window, 4 if method == "halves" else 2)
     if max_windows is not None:
         check_integer("windows", max_windows, 1)
+    if (stride is not None) != (method == "strided"):
+        raise InvalidRequest("stride", "goes with the method strided, and that one with a stride")
+    if stride is not None:
+        check_integer("stride", stride, 1, window)
+
+
+def cut(
+    loaded: LoadedModel,
+    text: str,
+    window: int,
+    max_windows: int | None = None,
+    stride: int | None = None,
+    method: Method = "windows",
+) -> list[Window]:
+    """The windows of a text. Raises InvalidRequest for a window beyond the context or a text with
+    nothing to score."""
+    check_sizes(window, max_windows, stride, method)
+    check_integer("window", window, 2, loaded.spec.context_length)
+    tokenizer = loaded.tokenizer
+    bos_id = tokenizer.bos_id if tokenizer.add_bos else None
+    token_ids = tokenizer.encode(text, add_bos=False)
+    if stride is not None:
+        found = strided(token_ids, window, stride, bos_id)
+    elif method == "halves":
+        found = halves(token_ids, window, bos_id)
+    else:
+        found = [Window(ids) for ids in windows(token_ids, window, bos_id)]
+    if not found:
+        raise InvalidRequest("text", "has too few tokens: there is nothing to score")
+    return found[:max_windows]
 
 
 def perplexity(
@@ -100,26 +135,24 @@ def perplexity(
     *,
     window: int = DEFAULT_WINDOW,
     max_windows: int | None = None,
+    stride: int | None = None,
+    method: Method = "windows",
     progress: WindowDone | None = None,
 ) -> Perplexity:
-    """Score a text in windows of `window` tokens, the first `max_windows` of them.
+    """Score a text in windows of `window` tokens, the first `max_windows` of them, cut as `method`
+    says (see `windows.py`).
 
-    Control tokens in the text are text. Raises InvalidRequest for a window beyond the context or
-    a text with nothing to score, EngineError where the model gives no finite score.
+    Control tokens in the text are text. Raises as `cut`, and EngineError where the model gives no
+    finite score.
     """
-    check_sizes(window, max_windows)
-    check_integer("window", window, 2, loaded.spec.context_length)
-    tokenizer = loaded.tokenizer
-    bos_id = tokenizer.bos_id if tokenizer.add_bos else None
-    parts = windows(tokenizer.encode(text, add_bos=False), window, bos_id)[:max_windows]
-    if not parts:
-        raise InvalidRequest("text", "has too few tokens: there is nothing to score")
+    parts = cut(loaded, text, window, max_windows, stride, method)
     claim = loaded.claim()
     try:
         began_s = time.perf_counter()
         nlls: list[float] = []
         for count, part in enumerate(parts, 1):
-            nlls += score(loaded.executor, loaded.store, part, loaded.max_logit_rows)
+            scores = score(loaded.executor, loaded.store, part.token_ids, loaded.max_logit_rows)
+            nlls += scores[part.first - 1 :]
             if progress is not None:
                 progress(count, len(parts), math.fsum(nlls) / len(nlls))
         seconds = time.perf_counter() - began_s
@@ -138,13 +171,18 @@ def score(
     The last token is scored and never read, so n tokens take n − 1 rows. The store's first blocks
     are overwritten. Raises EngineError for logits without a finite score.
     """
-    scores: list[float] = []
+    return [_nll(row, target) for row, target in logits_of(executor, store, token_ids, max_rows)]
+
+
+def logits_of(
+    executor: Executor, store: KVStore, token_ids: Sequence[int], max_rows: int
+) -> Iterator[tuple[NDArray[np.float32], int]]:
+    """Each token but the first, with the logits (V,) that it is scored by; those are valid until
+    the next is asked for."""
     for start in range(0, len(token_ids) - 1, max_rows):
         stop = min(start + max_rows, len(token_ids) - 1)
         logits = executor.run(_step(token_ids[start:stop], start, store), store)
-        for row, target in zip(logits, token_ids[start + 1 : stop + 1], strict=True):
-            scores.append(_nll(row, target))
-    return scores
+        yield from zip(logits, token_ids[start + 1 : stop + 1], strict=True)
 
 
 def _nll(row: NDArray[np.float32], token_id: int) -> float:

@@ -119,7 +119,8 @@ def quantize(
             with new_folder(dst) as partial:
                 num_bytes = _write(source, rounder, scheme, partial)
                 if text is not None:
-                    judgement = _judge(resolved.path, partial, text)
+                    window = min(WINDOW, source.spec.context_length)
+                    judgement = _judge(resolved.path, partial, text, window)
                     if judgement.loss_percent > scheme.max_loss and not scheme.force:
                         raise _LossTooLarge
                 report = _report(
@@ -231,14 +232,14 @@ def _write(source: Source, rounder: Rounder, scheme: Scheme, folder: Path) -> in
     return sum(tensor.num_bytes for tensor in tensors)
 
 
-def _judge(before: Path, after: Path, text: str) -> Judgement:
+def _judge(before: Path, after: Path, text: str, window: int) -> Judgement:
     found = []
     as_floats: tuple[Path, Quantization] = (before, "none")
     as_it_is: tuple[Path, Quantization] = (after, "auto")
     for path, quantization in (as_floats, as_it_is):
-        options = LoadOptions(quantization=quantization, pack_cache=False, max_context=WINDOW)
+        options = LoadOptions(quantization=quantization, pack_cache=False, max_context=window)
         loaded = load_for_scoring(path, options)
-        found.append(perplexity(loaded, text, window=WINDOW, max_windows=JUDGED_WINDOWS))
+        found.append(perplexity(loaded, text, window=window, max_windows=JUDGED_WINDOWS))
     return Judgement(found[0].perplexity, found[1].perplexity, found[1].num_tokens)
 
 
