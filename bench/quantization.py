@@ -1,0 +1,199 @@
+"""What each way of rounding costs a model, beside llama.cpp's formats: one line for each.
+
+Owns: the list of schemes, and the lines that it adds to `results/quantization.jsonl`.
+May not know: how anything is rounded.
+Read next: `small_model.py`, which trains a model that nobody rounded yet; `quantization_table.py`,
+which makes the table of docs/quantize.md of the lines.
+
+    python bench/quantization.py NAME MODEL CALIBRATION TEXT WINDOW WINDOWS [LIBGGML] [--only WORD]
+
+Every result is scored as floats (quantization none), so that what differs is the layers' weights
+alone: embedding and head are left as they are. llama.cpp's formats are rounded by its own
+`ggml_quantize_chunk` (a shared library of ggml-base) and decoded by the gguf package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firsthand.evaluate.divergence import divergence
+from firsthand.evaluate.perplexity import load_for_scoring
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import LoadedModel
+from firsthand.quantize.quantize import quantize
+from firsthand.quantize.scheme import Scheme
+from firsthand.quantize.source import config_of, open_source_model, write_companions
+from firsthand.quantize.writing import write_model
+from firsthand.weights.convert import TensorToWrite
+from firsthand.weights.open import open_checkpoint
+
+LINES = Path(__file__).parent / "results" / "quantization.jsonl"
+SCHEMES: list[dict[str, Any]] = [
+    {"kind": "int8", "group": 0, "method": "nearest"},
+    {"kind": "int8", "group": 0, "method": "compensated"},
+    {"kind": "int8", "group": 32, "method": "nearest"},
+    {"kind": "int4", "group": 32, "method": "nearest"},
+    {"kind": "int4", "group": 32, "method": "searched"},
+    {"kind": "int4", "group": 32, "method": "scaled"},
+    {"kind": "int4", "group": 32, "method": "compensated"},
+    {"kind": "int4", "group": 64, "zeros": True, "method": "nearest"},
+    {"kind": "int4", "group": 64, "zeros": True, "method": "compensated"},
+    {"kind": "int4", "group": 128, "method": "nearest"},
+    {"kind": "int4", "group": 128, "method": "scaled"},
+    {"kind": "int4", "group": 128, "method": "compensated"},
+    {"kind": "int4", "group": 128, "method": "compensated", "mixed": True, "budget": 4.5},
+    {"kind": "int3", "group": 32, "method": "nearest"},
+    {"kind": "int3", "group": 32, "method": "scaled"},
+    {"kind": "int3", "group": 32, "method": "compensated"},
+    {"kind": "int3", "group": 128, "method": "nearest"},
+    {"kind": "int3", "group": 128, "method": "compensated"},
+]
+GGML = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
+TOKENS = 16_384
+
+
+class Bench:
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.text = given.text.read_text(encoding="utf-8")
+        self.calibration = given.calibration.read_text(encoding="utf-8")
+
+        self.floats = self.load(given.model)
+
+    def load(self, path: Path) -> LoadedModel:
+        options = LoadOptions(quantization="none", pack_cache=False, max_context=self.given.window)
+        return load_for_scoring(path, options)
+
+    def write(self, label: str, by: str, bits: float, path: Path, **more: Any) -> None:
+        found = divergence(
+            self.floats,
+            self.load(path),
+            self.text,
+            window=self.given.window,
+            max_windows=self.given.windows,
+        )
+        line = {
+            "at": time.strftime("%Y-%m-%d"),
+            "model": self.given.name,
+            "label": label,
+            "by": by,
+            "bits_per_weight": bits,
+            "reference_perplexity": found.reference_perplexity,
+            "perplexity": found.candidate_perplexity,
+            "divergence": found.mean,
+            "divergence_standard_error": found.standard_error,
+            "same_top_share": found.same_top_share,
+            "tokens": found.num_tokens,
+            **more,
+        }
+        print(json.dumps(line), flush=True)
+        with LINES.open("a", encoding="utf-8") as file:
+            print(json.dumps(line), file=file)
+
+    def ours(self, folder: Path) -> None:
+        for number, options in enumerate(SCHEMES):
+            if self.given.only and self.given.only not in str(options):
+                continue
+            dst = folder / str(number)
+            cpu_s = time.process_time()
+            report = quantize(
+                self.given.model,
+                dst,
+                Scheme(**options, force=True),
+                calibration=self.calibration,
+                judged_on=self.text[:2_000],
+                num_tokens=TOKENS,
+            )
+            more = {
+                **{key: value for key, value in options.items() if key != "kind"},
+                "rounding_s": report.rounding_s,
+                "cpu_s": time.process_time() - cpu_s,
+            }
+            self.write(options["kind"], "firsthand", report.bits_per_weight, dst, **more)
+            shutil.rmtree(dst)
+
+    def theirs(self, folder: Path) -> None:
+        library = ctypes.CDLL(str(self.given.ggml))
+        for kind, number in GGML.items():
+            dst = folder / kind
+            dst.mkdir()
+            bits = self.as_ggml(library, kind, number, dst)
+            self.write(kind, "llama.cpp", bits, dst)
+            shutil.rmtree(dst)
+
+    def as_ggml(self, library: ctypes.CDLL, kind: str, number: int, dst: Path) -> float:
+        """The model with its layers rounded by ggml and decoded again, in float32."""
+        with closing(open_checkpoint(self.given.model)) as checkpoint:
+            source = open_source_model(checkpoint)
+            bits: list[float] = []
+            tensors = []
+            for name in source.weights.sources:
+                values = source.weights.matrix(name)
+                if name in source.linear_names:
+                    values, width = rounded_by_ggml(library, kind, number, values)
+                    bits.append(width)
+                tensors.append(_tensor(name, values))
+            tensors += [_tensor(*pair) for pair in source.weights.vectors.items()]
+            write_model(dst, tensors, config_of(source))
+            write_companions(source, dst)
+        return sum(bits) / len(bits)
+
+
+def rounded_by_ggml(
+    library: ctypes.CDLL, kind: str, number: int, values: np.ndarray
+) -> tuple[np.ndarray, float]:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    n, k = values.shape
+    size = library.ggml_row_size
+    size.restype, size.argtypes = ctypes.c_size_t, [ctypes.c_int, ctypes.c_int64]
+    row_bytes = size(number, k)
+    out = np.zeros((n, row_bytes), np.uint8)
+    chunk = library.ggml_quantize_chunk
+    chunk.restype = ctypes.c_size_t
+    pointer = ctypes.c_void_p
+    chunk.argtypes = [ctypes.c_int, pointer, pointer, *[ctypes.c_int64] * 3, pointer]
+    chunk(number, values.ctypes.data, out.ctypes.data, 0, n, k, None)
+    return dequantize(out, GGMLQuantizationType[kind]), 8 * row_bytes / k
+
+
+def _tensor(name: str, values: np.ndarray) -> TensorToWrite:
+    held = np.ascontiguousarray(values, np.float32)
+    return TensorToWrite(name, "F32", held.shape, _bytes_of(held))
+
+
+def _bytes_of(held: np.ndarray) -> Iterator[memoryview]:
+    yield held.reshape(-1).view(np.uint8).data
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    for path in ("model", "calibration", "text"):
+        parser.add_argument(path, type=Path)
+    parser.add_argument("window", type=int)
+    parser.add_argument("windows", type=int)
+    parser.add_argument("ggml", type=Path, nargs="?")
+    parser.add_argument("--only")
+    given = parser.parse_args()
+    bench = Bench(given)
+    with tempfile.TemporaryDirectory() as folder:
+        if given.ggml is not None and not given.only:
+            bench.theirs(Path(folder))
+        bench.ours(Path(folder))
+
+
+if __name__ == "__main__":
+    main()
