@@ -21,6 +21,8 @@ NAMES = frozenset(("f", "g", "get_weather"))
 HERMES = AnswerForm("may", ToolFormat.HERMES, NAMES)
 LLAMA = AnswerForm("none", ToolFormat.LLAMA3, NAMES)
 THINKS = AnswerForm("open")
+TYPES = {"n": {"type": "number"}, "s": {"type": "string"}, "b": {"type": ["boolean", "null"]}}
+CODER = AnswerForm("none", ToolFormat.QWEN3_CODER, NAMES, {"f": {"properties": TYPES}})
 
 F = '{"name": "f", "arguments": {"x": "a } \\" <b> é", "y": [1, {"z": null}]}}'
 G = '{"arguments": {"q": 1 }, "name": "g"}'
@@ -39,7 +41,30 @@ def answer(content: str = "", *calls: Call, reasoning: str = "", chars: int = 0)
     return Answer(reasoning, content, calls, chars)
 
 
+def tags(name: str, *parameters: tuple[str, str]) -> str:
+    inner = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in parameters)
+    return f"<function={name}>\n{inner}</function>"
+
+
 CASES: list[tuple[AnswerForm, str, Answer]] = [
+    # Qwen3-Coder
+    (CODER, "Hello <function=f>", answer("Hello <function=f>")),
+    (CODER, block(tags("f")), answer("", Call("f", "{}"))),
+    (
+        CODER,
+        f"Sure.\n{block(tags('f', ('n', '1.5'), ('s', '1.5'), ('b', 'True')))}",
+        answer("Sure.", Call("f", '{"n": 1.5, "s": "1.5", "b": true}')),
+    ),
+    (
+        CODER,
+        block(tags("f", ("s", "two\n\nlines <b>"))) + "\n" + block(tags("g", ("x", "é"))),
+        answer("", Call("f", '{"s": "two\\n\\nlines <b>"}'), Call("g", '{"x": "é"}')),
+    ),
+    (CODER, block(tags("f", ("n", "many"))), answer("", Call("f", '{"n": "many"}'))),
+    (CODER, f"<tool_call>{tags('f', ('b', 'null'))}", answer("", Call("f", '{"b": null}'))),
+    (CODER, block(tags("nobody")), answer(block(tags("nobody")))),
+    (CODER, block("text"), answer(block("text"))),
+    (CODER, "<tool_call>\n<function=f>\n<par", answer("", Call("f", ""))),
     # Hermes and Qwen
     (HERMES, "Hello!", answer("Hello!")),
     (HERMES, "  Hello \n", answer("  Hello \n")),
@@ -179,6 +204,7 @@ def test_what_a_template_tells() -> None:
     assert format_of(llama) is ToolFormat.LLAMA3
     assert format_of("{{ messages }}") is None
     assert format_of("{{ tools }} <tool_call><function=x>") is None, "another form of calls"
+    assert format_of("{{ tools }}<tool_call><function=x><parameter=y>") is ToolFormat.QWEN3_CODER
     assert format_of(None) is None
     assert reasoning_of(qwen, "user: hi\nassistant: ") == "may"
     assert reasoning_of(qwen, "assistant: <think>\n") == "open"

@@ -27,6 +27,7 @@ from firsthand.text.tools import (
     tool_grammar,
     tools_as_text,
 )
+from firsthand.text.xml_calls import written_call
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -48,6 +49,8 @@ GOOD, PONG, BAD = '{"city": "Oslo"}', '{"any": 1}', '{"town": "Oslo"}'
 
 
 def call(format: ToolFormat, name: str, arguments: str) -> str:
+    if format is ToolFormat.QWEN3_CODER:
+        return f"<tool_call>\n{written_call(name, json.loads(arguments))}\n</tool_call>"
     if format is ToolFormat.HERMES:
         return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
     return f'{{"name": "{name}", "parameters": {arguments}}}'
@@ -68,7 +71,7 @@ def is_of(use: ToolUse, text: str) -> bool | None:
 def test_what_is_required_is_a_call_with_right_arguments(format: ToolFormat) -> None:
     use = ToolUse(TOOLS, "required", True, format)
     weather, pong = call(format, "get_weather", GOOD), call(format, "ping", PONG)
-    between = "\n" if format is ToolFormat.HERMES else "; "
+    between = "\n" if format.is_tagged else "; "
     for text in (weather, pong, weather + between + pong):
         assert is_of(use, text) is True, text
         answer = read_answer(text, AnswerForm("none", format, use.names))
@@ -105,12 +108,44 @@ def test_strict_tools_are_kept_also_where_text_is_free(format: ToolFormat) -> No
     assert is_of(once, again) is False
 
 
-@pytest.mark.parametrize("format", list(ToolFormat))
+@pytest.mark.parametrize("format", [ToolFormat.HERMES, ToolFormat.LLAMA3])
 def test_white_space_in_a_call_has_an_end(format: ToolFormat) -> None:
     use = ToolUse(TOOLS, "required", True, format)
     for space, right in (("  ", True), ("\n    ", True), ("\n\n", False), ("\n\t\n", False)):
         assert is_of(use, call(format, "ping", f"{{{space}}}")) is right, repr(space)
     assert JSON_SPACE == grammar_worker.JSON_SPACE
+
+
+def test_tags_hold_values_to_their_types() -> None:
+    """A text as it is, everything else as JSON, in the order of the schema."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "unit": {"type": "string", "enum": ["C", "F"]},
+            "days": {"type": "integer"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["city", "days"],
+    }
+    function = {"name": "f", "parameters": schema}
+    use = ToolUse(
+        read_tools([{"type": "function", "function": function}]),
+        "required",
+        True,
+        ToolFormat.QWEN3_CODER,
+    )
+    for arguments, right in (
+        ({"city": "Oslo\n</b> <x>", "days": 3}, True),
+        ({"city": "Oslo", "unit": "C", "days": 3, "tags": ["a", "b"]}, True),
+        ({"city": "Oslo", "unit": "K", "days": 3}, False),
+        ({"city": "Oslo", "days": "three"}, False),
+        ({"city": "Oslo"}, False),
+    ):
+        text = call(ToolFormat.QWEN3_CODER, "f", json.dumps(arguments))
+        assert is_of(use, text) is right, arguments
+        (found,) = read_answer(text, AnswerForm("none", use.format, use.names, use.schemas)).calls
+        assert json.loads(found.arguments) == arguments
 
 
 def test_nothing_to_keep_is_no_grammar() -> None:

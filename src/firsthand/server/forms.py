@@ -123,7 +123,7 @@ def form_of(
     if reasoning != "none":
         markers += (THINK, END_THINK)
     return Form(
-        AnswerForm(reasoning, format, frozenset() if use is None else use.names),
+        AnswerForm(reasoning, format, use.names, use.schemas) if use else AnswerForm(reasoning),
         asked or by_tools,
         house.reasoning_fields,
         bool(markers) and service.has_control(markers),

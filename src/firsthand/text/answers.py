@@ -9,22 +9,24 @@ However a text is cut into pieces, the pieces of the answer joined are the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from firsthand.text.grammars import Reasoning
 from firsthand.text.reasoning import ReasoningSplitter
 from firsthand.text.tool_calls import CallDelta, CallReader, Found, ToolFormat
+from firsthand.text.xml_calls import Schemas
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """What a text may hold. Without a `tool_format` a call is text."""
+    """What a text may hold. Without a `tool_format` a call is text. `tool_schemas` are those of the
+    arguments, by name."""
 
     reasoning: Reasoning = "none"
     tool_format: ToolFormat | None = None
     tool_names: frozenset[str] = frozenset()
+    tool_schemas: Schemas = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
@@ -62,7 +64,7 @@ class AnswerReader:
 
     def __init__(self, form: AnswerForm) -> None:
         self._splitter = ReasoningSplitter(form.reasoning)
-        self._calls = _reader(form.tool_format, form.tool_names)
+        self._calls = _reader(form)
         self._pieces: list[Piece] = []
 
     @property
@@ -116,5 +118,7 @@ def read_answer(text: str, form: AnswerForm) -> Answer:
     return reader.answer
 
 
-def _reader(format: ToolFormat | None, names: Collection[str]) -> CallReader | None:
-    return None if format is None else CallReader(format, names)
+def _reader(form: AnswerForm) -> CallReader | None:
+    if form.tool_format is None:
+        return None
+    return CallReader(form.tool_format, form.tool_names, form.tool_schemas)

@@ -6,6 +6,7 @@ Read next: `call_scanner.py` (one call's JSON), `answers.py`; `tools.py` forces 
 
     hermes   <tool_call>{"name": …, "arguments": {…}}</tool_call>, any number, text around them
              (Hermes 2 and 3, Qwen 2.5 and 3)
+    qwen3_coder  <tool_call> around tags, one for each parameter: see `xml_calls.py` (Qwen3-Coder)
     llama3   {"name": …, "parameters": {…}} as the whole answer, several with "; " between them
              (Llama 3.1 to 3.3), maybe after <|python_tag|>
 
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 from firsthand.text.call_scanner import CallScanner
 from firsthand.text.reasoning import partial
+from firsthand.text.xml_calls import FUNCTION, PARAMETER, Schemas, XmlCallScanner
 
 PYTHON_TAG = "<|python_tag|>"
 BEGIN_CALL, END_CALL = "<tool_call>", "</tool_call>"
@@ -30,11 +32,17 @@ BEGIN_CALL, END_CALL = "<tool_call>", "</tool_call>"
 class ToolFormat(StrEnum):
     HERMES = "hermes"
     LLAMA3 = "llama3"
+    QWEN3_CODER = "qwen3_coder"
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether a call stands between BEGIN_CALL and END_CALL."""
+        return self is not ToolFormat.LLAMA3
 
     @property
     def markers(self) -> tuple[str, ...]:
         """What must reach the parser, also where the vocabulary has it as a control token."""
-        return (BEGIN_CALL, END_CALL) if self is ToolFormat.HERMES else (PYTHON_TAG,)
+        return (BEGIN_CALL, END_CALL) if self.is_tagged else (PYTHON_TAG,)
 
 
 # The names that servers give these formats.
@@ -43,6 +51,8 @@ FORMAT_NAMES = {
     "qwen": ToolFormat.HERMES,
     "qwen25": ToolFormat.HERMES,
     "qwen3": ToolFormat.HERMES,
+    "qwen3_coder": ToolFormat.QWEN3_CODER,
+    "qwen3_xml": ToolFormat.QWEN3_CODER,
     "llama3": ToolFormat.LLAMA3,
     "llama3_json": ToolFormat.LLAMA3,
 }
@@ -52,8 +62,10 @@ def format_of(template: str | None) -> ToolFormat | None:
     """The format that a chat template teaches its model; None: it knows no tools that we do."""
     if template is None or "tools" not in template:
         return None
-    if BEGIN_CALL in template and "<function=" not in template:
-        return ToolFormat.HERMES
+    if BEGIN_CALL in template:
+        if FUNCTION not in template:
+            return ToolFormat.HERMES
+        return ToolFormat.QWEN3_CODER if PARAMETER in template else None
     if '"parameters"' in template and ("ipython" in template or PYTHON_TAG in template):
         return ToolFormat.LLAMA3
     return None
@@ -77,14 +89,16 @@ class Found:
 
 
 class CallReader:
-    """`add` each piece, then `finish`; both give what is new. `names` are the request's tools."""
+    """`add` each piece, then `finish`; both give what is new. `names` are the request's tools, and
+    `schemas` those of their arguments, which a form without types needs."""
 
-    def __init__(self, format: ToolFormat, names: Collection[str]) -> None:
+    def __init__(self, format: ToolFormat, names: Collection[str], schemas: Schemas) -> None:
         self._format = format
+        self._schemas = schemas
         self._names = names
         self._held = ""
         self._space = ""  # at the end of the text so far; dropped if a call follows
-        self._call: CallScanner | None = None
+        self._call: CallScanner | XmlCallScanner | None = None
         self._between = False  # a call has ended, what belongs to its end has not been seen
         self._follows_call = False  # no text has come since a call
         self._has_content = False
@@ -106,9 +120,7 @@ class CallReader:
             if self._call.name is None:
                 self._text(found, self._call.raw)
             self._call = None
-        elif self._between and (
-            self._format is ToolFormat.HERMES or held.strip() in ("", ";", ",")
-        ):
+        elif self._between and (self._format.is_tagged or held.strip() in ("", ";", ",")):
             held = ""
         self._text(found, held)
         if not self.num_calls:
@@ -119,11 +131,11 @@ class CallReader:
         """One step; False: more text is needed."""
         if self._call is not None:
             return self._in_call(found, self._call)
-        if self._format is ToolFormat.HERMES:
-            return self._after_hermes() if self._between else self._find_hermes(found)
+        if self._format.is_tagged:
+            return self._after_tagged() if self._between else self._find_tagged(found)
         return self._find_llama3(found)
 
-    def _in_call(self, found: Found, call: CallScanner) -> bool:
+    def _in_call(self, found: Found, call: CallScanner | XmlCallScanner) -> bool:
         taken = call.add(self._held)
         self._held = self._held[taken.num_chars :]
         if taken.name is not None:
@@ -141,7 +153,7 @@ class CallReader:
             self._space, self._between, self._follows_call = "", True, True
         return bool(self._held)
 
-    def _find_hermes(self, found: Found) -> bool:
+    def _find_tagged(self, found: Found) -> bool:
         begin = self._held.find(BEGIN_CALL)
         if begin < 0:
             num_sure = len(self._held) - partial(self._held, BEGIN_CALL)
@@ -150,11 +162,14 @@ class CallReader:
             return False
         self._text(found, self._held[:begin])
         self._held = self._held[begin + len(BEGIN_CALL) :]
-        self._call = CallScanner(self._names, "arguments", lead=BEGIN_CALL)
+        if self._format is ToolFormat.QWEN3_CODER:
+            self._call = XmlCallScanner(self._names, self._schemas, lead=BEGIN_CALL)
+        else:
+            self._call = CallScanner(self._names, "arguments", lead=BEGIN_CALL)
         return True
 
-    def _after_hermes(self) -> bool:
-        """Between a call's JSON and its end marker nothing counts."""
+    def _after_tagged(self) -> bool:
+        """Between a call's own end and its end marker nothing counts."""
         end = self._held.find(END_CALL)
         if end < 0:
             self._held = self._held[len(self._held) - partial(self._held, END_CALL) :]

@@ -19,6 +19,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.request import Grammar, GrammarKind
 from firsthand.text.grammars import ANY_OBJECT, JSON_SPACE, json_text
 from firsthand.text.tool_calls import BEGIN_CALL, END_CALL, ToolFormat
+from firsthand.text.xml_calls import call_rules, written_call
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
@@ -48,6 +49,10 @@ class ToolUse:
     @property
     def names(self) -> frozenset[str]:
         return frozenset(tool.name for tool in self.tools)
+
+    @property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        return {tool.name: tool.parameters for tool in self.tools}
 
 
 def read_tools(given: object, field: str = "tools") -> tuple[Tool, ...]:
@@ -90,7 +95,10 @@ def tool_grammar(use: ToolUse, field: str = "tools") -> Grammar | None:
     strict = any(tool.strict for tool in use.tools)
     if use.mode == "auto" and use.parallel and not strict:
         return None
-    rules = _hermes_rules(use) if use.format is ToolFormat.HERMES else _llama3_rules(use)
+    rules = _tagged_rules(use) if use.format.is_tagged else _llama3_rules(use)
+    if use.format is ToolFormat.QWEN3_CODER:
+        functions = [(tool.name, _schema(tool, use.mode)) for tool in use.tools]
+        return Grammar(GrammarKind.LARK, rules + call_rules(functions, field), field=field)
     key = "arguments" if use.format is ToolFormat.HERMES else "parameters"
     call: dict[str, Any] = {"x-guidance": {"whitespace_pattern": JSON_SPACE}}
     call["anyOf"] = [_call_schema(tool, key, use.mode) for tool in use.tools]
@@ -98,7 +106,7 @@ def tool_grammar(use: ToolUse, field: str = "tools") -> Grammar | None:
     return Grammar(GrammarKind.LARK, text, field=field)
 
 
-def _hermes_rules(use: ToolUse) -> str:
+def _tagged_rules(use: ToolUse) -> str:
     whole = f"{json.dumps(BEGIN_CALL)} NL? call NL? {json.dumps(END_CALL)}"
     tail = 'NL: "\\n"\nTEXT: /(?s:.*)/\n'
     if use.mode == "required":
@@ -117,16 +125,17 @@ def _llama3_rules(use: ToolUse) -> str:
 
 
 def _call_schema(tool: Tool, key: str, mode: Mode) -> dict[str, Any]:
-    enforced = tool.strict or mode == "required"
     return {
         "type": "object",
-        "properties": {
-            "name": {"const": tool.name},
-            key: tool.parameters if enforced else ANY_OBJECT,
-        },
+        "properties": {"name": {"const": tool.name}, key: _schema(tool, mode)},
         "required": ["name", key],
         "additionalProperties": False,
     }
+
+
+def _schema(tool: Tool, mode: Mode) -> Mapping[str, Any]:
+    """Of the arguments, as far as they are held to it."""
+    return tool.parameters if tool.strict or mode == "required" else ANY_OBJECT
 
 
 def plain_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -152,13 +161,17 @@ def tools_as_text(
 
 def _description(tools: Sequence[Tool], format: ToolFormat) -> str:
     listed = "\n".join(json_text(tool.given, "tools") for tool in tools)
-    if format is ToolFormat.HERMES:
-        form = f'{BEGIN_CALL}\n{{"name": NAME, "arguments": OBJECT}}\n{END_CALL}'
-    else:
-        form = '{"name": NAME, "parameters": OBJECT}'
+    match format:
+        case ToolFormat.HERMES:
+            form = f'{BEGIN_CALL}\n{{"name": NAME, "arguments": OBJECT}}\n{END_CALL}'
+        case ToolFormat.LLAMA3:
+            form = '{"name": NAME, "parameters": OBJECT}'
+        case ToolFormat.QWEN3_CODER:
+            form = f"{BEGIN_CALL}\n{written_call('NAME', {'PARAMETER': 'VALUE'})}\n{END_CALL}"
     return (
         f"You can call these functions:\n{listed}\n"
-        f"To call one, answer in exactly this form, its name and its arguments as JSON:\n{form}"
+        f"To call one, answer in exactly this form, its name and its arguments"
+        f"{'' if format is ToolFormat.QWEN3_CODER else ' as JSON'}:\n{form}"
     )
 
 
@@ -176,9 +189,12 @@ def _told_message(message: Mapping[str, Any], format: ToolFormat) -> dict[str, A
 
 
 def _told_call(function: Mapping[str, Any], format: ToolFormat) -> str:
-    key = "arguments" if format is ToolFormat.HERMES else "parameters"
-    call = json_text({"name": function["name"], key: function["arguments"]}, "messages")
-    return f"{BEGIN_CALL}\n{call}\n{END_CALL}" if format is ToolFormat.HERMES else call
+    if format is ToolFormat.QWEN3_CODER:
+        call = written_call(function["name"], function["arguments"])
+    else:
+        key = "arguments" if format is ToolFormat.HERMES else "parameters"
+        call = json_text({"name": function["name"], key: function["arguments"]}, "messages")
+    return f"{BEGIN_CALL}\n{call}\n{END_CALL}" if format.is_tagged else call
 
 
 def _plain_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
