@@ -162,7 +162,7 @@ def test_one_name_of_reasoning(qwen: FakeService, house: House) -> None:
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [WEATHER], "structured_outputs": {"regex": "a"}}, "structured_outputs"),
         ({"tools": [WEATHER], "structured_outputs": {"regex": "a"}}, "structured_outputs"),
         (
             {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
@@ -237,7 +237,6 @@ def test_forms_of_a_response(qwen: FakeService, ask: Client) -> None:
     for wrong, param in (
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": named}, "tool_choice"),
-        ({"tools": FLAT, "text": {"format": {"type": "json_object"}}}, "text.format"),
     ):
         refused = ask("POST", RESPONSES, json={"input": "Hi", **wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
@@ -272,6 +271,26 @@ def test_random_weights_call_tools(tooled: Live) -> None:
     (again,) = final.message.tool_calls
     assert again.function.arguments == call.function.arguments
     assert final.finish_reason == "tool_calls"
+
+
+@pytest.mark.native
+def test_beside_tools_an_answer_has_its_form(tooled: Live) -> None:
+    """Random weights write what they may: a call, or the JSON that was asked for."""
+    form = {"type": "object", "properties": {"sum": {"enum": [1, 2]}}, "required": ["sum"]}
+    for seed in range(6):
+        answer = tooled.client.chat.completions.create(
+            model="micro",
+            messages=HELLO,
+            tools=[WEATHER],
+            response_format=schema({**form, "additionalProperties": False}),
+            seed=seed,
+            max_tokens=60,
+        )
+        message = answer.choices[0].message
+        if answer.choices[0].finish_reason == "stop":
+            assert json.loads(message.content)["sum"] in (1, 2)
+        elif message.content:
+            assert message.content.startswith(("{", "<tool_call>"))
 
 
 @pytest.mark.native

@@ -16,11 +16,13 @@ from llguidance import LLMatcher, LLTokenizer
 from firsthand.engine import grammar_worker
 from firsthand.engine.grammar_worker import ByteVocabulary, compiled
 from firsthand.errors import InvalidRequest
+from firsthand.request import Grammar
 from firsthand.text.answers import AnswerForm, read_answer
-from firsthand.text.grammars import JSON_SPACE, with_reasoning
+from firsthand.text.grammars import JSON_SPACE, of_response_format, with_reasoning
 from firsthand.text.tool_calls import ToolFormat
 from firsthand.text.tools import (
     ToolUse,
+    answer_grammar,
     chosen_tools,
     plain_arguments,
     read_tools,
@@ -60,6 +62,10 @@ def is_of(use: ToolUse, text: str) -> bool | None:
     """Whether the whole text is of the grammar. None: its beginning is, and more must come."""
     grammar = tool_grammar(use)
     assert grammar is not None
+    return accepts(grammar, text)
+
+
+def accepts(grammar: Grammar, text: str) -> bool | None:
     matcher: LLMatcher = compiled(TOKENS, grammar).deep_copy()
     data = list(text.encode())
     if matcher.try_consume_tokens(data) < len(data):
@@ -151,6 +157,25 @@ def test_tags_hold_values_to_their_types() -> None:
 def test_nothing_to_keep_is_no_grammar() -> None:
     assert tool_grammar(ToolUse(TOOLS, "auto", True, ToolFormat.HERMES)) is None
     assert tool_grammar(ToolUse((), "none", True, ToolFormat.HERMES)) is None
+
+
+@pytest.mark.parametrize("format", list(ToolFormat))
+def test_beside_tools_an_answer_may_be_asked_to_be_json(format: ToolFormat) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    asked = of_response_format(
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    )
+    assert asked is not None
+    use = ToolUse(TOOLS, "auto", True, format)
+    grammar = answer_grammar(use, asked)
+    calls = call(format, "get_weather", GOOD)
+    for text, right in (('{"sum": 3}', True), (calls, True), ("Hello", False), ('{"a": 1}', False)):
+        assert accepts(grammar, text) is right, text
+    form = AnswerForm("none", format, use.names, use.schemas)
+    assert read_answer('{"sum": 3}', form).content == '{"sum": 3}'
+    assert len(read_answer(calls, form).calls) == 1
+    must = answer_grammar(replace(use, mode="required"), asked)
+    assert (accepts(must, calls), accepts(must, '{"sum": 3}')) == (True, False)
 
 
 def test_a_model_may_reason_before_a_call_that_is_required() -> None:

@@ -28,6 +28,7 @@ from firsthand.text.reasoning import reasoning_of
 from firsthand.text.tool_calls import format_of
 from firsthand.text.tools import (
     ToolUse,
+    answer_grammar,
     chosen_tools,
     plain_arguments,
     read_tools,
@@ -112,19 +113,18 @@ def chat_grammar(body: ChatBody, use: ToolUse | None) -> Grammar | None:
 def form_of(
     house: House, service: Service, prompt: Prompt, use: ToolUse | None, asked: Grammar | None
 ) -> Form:
-    """Raises InvalidRequest where two forms are asked for."""
+    """With tools and a form, the answer is calls or of that form. Raises InvalidRequest."""
     template = service.model.chat_template
     reasoning = "none" if prompt.continues else reasoning_of(template, prompt.text)
-    by_tools = None if use is None else tool_grammar(use)
-    if use is not None and asked is not None:
-        raise InvalidRequest(asked.field, "not together with tools that may be called")
+    if use is not None:
+        asked = tool_grammar(use) if asked is None else answer_grammar(use, asked)
     format = None if use is None else use.format
     markers = () if format is None else format.markers
     if reasoning != "none":
         markers += (THINK, END_THINK)
     return Form(
         AnswerForm(reasoning, format, use.names, use.schemas) if use else AnswerForm(reasoning),
-        asked or by_tools,
+        asked,
         house.reasoning_fields,
         bool(markers) and service.has_control(markers),
     )

@@ -95,21 +95,41 @@ def tool_grammar(use: ToolUse, field: str = "tools") -> Grammar | None:
     strict = any(tool.strict for tool in use.tools)
     if use.mode == "auto" and use.parallel and not strict:
         return None
-    rules = _tagged_rules(use) if use.format.is_tagged else _llama3_rules(use)
+    return Grammar(GrammarKind.LARK, _rules(use, field, use.mode == "required"), field=field)
+
+
+def answer_grammar(use: ToolUse, asked: Grammar, field: str = "tools") -> Grammar:
+    """Calls of tools, or an answer of the JSON that was `asked` for. Where a call is required there
+    is no other answer."""
+    calls = _rules(use, field, must=True)
+    if use.mode == "required":
+        return Grammar(GrammarKind.LARK, calls, field=field)
+    form = json_text(_spaced(json.loads(asked.text)), asked.field)
+    calls = calls.replace("start:", "calls:", 1)
+    text = f"start: calls | form\nform: %json {form}\n{calls}"
+    return Grammar(GrammarKind.LARK, text, field=asked.field)
+
+
+def _rules(use: ToolUse, field: str, must: bool) -> str:
+    """Lark rules of an answer, which `must` begin with a call or may be any text."""
+    rules = _tagged_rules(use, must) if use.format.is_tagged else _llama3_rules(use, must)
     if use.format is ToolFormat.QWEN3_CODER:
         functions = [(tool.name, _schema(tool, use.mode)) for tool in use.tools]
-        return Grammar(GrammarKind.LARK, rules + call_rules(functions, field), field=field)
+        return rules + call_rules(functions, field)
     key = "arguments" if use.format is ToolFormat.HERMES else "parameters"
-    call: dict[str, Any] = {"x-guidance": {"whitespace_pattern": JSON_SPACE}}
-    call["anyOf"] = [_call_schema(tool, key, use.mode) for tool in use.tools]
-    text = f"{rules}call: %json {json_text(call, field)}\n"
-    return Grammar(GrammarKind.LARK, text, field=field)
+    call = _spaced({"anyOf": [_call_schema(tool, key, use.mode) for tool in use.tools]})
+    return f"{rules}call: %json {json_text(call, field)}\n"
 
 
-def _tagged_rules(use: ToolUse) -> str:
+def _spaced(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema within rules says itself how much white space its JSON may have."""
+    return {**schema, "x-guidance": {"whitespace_pattern": JSON_SPACE}}
+
+
+def _tagged_rules(use: ToolUse, must: bool) -> str:
     whole = f"{json.dumps(BEGIN_CALL)} NL? call NL? {json.dumps(END_CALL)}"
     tail = 'NL: "\\n"\nTEXT: /(?s:.*)/\n'
-    if use.mode == "required":
+    if must:
         return f"start: {whole}{' (NL? ' + whole + ')*' if use.parallel else ''}\n{tail}"
     head = f"head[suffix={json.dumps(BEGIN_CALL)}]: /(?s:.*)/\n"
     block = f"head NL? call NL? {json.dumps(END_CALL)}"
@@ -117,9 +137,9 @@ def _tagged_rules(use: ToolUse) -> str:
     return f"start: {start}\n{head}{tail}"
 
 
-def _llama3_rules(use: ToolUse) -> str:
+def _llama3_rules(use: ToolUse, must: bool) -> str:
     calls = 'call (";" " "? call)*' if use.parallel else "call"
-    if use.mode == "required":
+    if must:
         return f"start: {calls}\n"
     return f"start: TEXT | {calls}\nTEXT: /([^{{\\s](?s:.*))?/\n"
 
