@@ -58,12 +58,11 @@ inline void float_tile(const PackedWeight& w, const Prepared& x, int64_t row, in
 
 // Σ q · code over columns first … first + count − 1 (multiples of 4, nibbles: 8) of P panels that
 // lie `apart` bytes from each other. Exact, so that any order is allowed.
-template <int R, int P, bool nibbles, class Set>
+template <int R, int P, Code code, class Set>
 struct CodeSums {
-  static constexpr int kColumns = nibbles ? 8 : 4;                     // of 64 bytes of codes
-  static constexpr int kChains = R * P <= 2 ? 4 : R * P <= 4 ? 2 : 1;  // hide the latency of few
+  static constexpr int kColumns = code == Code::nibble ? 8 : 4;  // of 64 bytes of codes
   using Weights = typename Set::Weights;
-  using Four = typename Set::Four;
+  using Few = typename Set::Few;
   const uint8_t* codes;
   int64_t apart;
   const int8_t* q;      // of the first row
@@ -72,39 +71,39 @@ struct CodeSums {
 
   const int8_t* at(int r) const { return q + 2 * r * stride; }
 
-  void multiply(const Weights (&w)[P], int64_t column, I32 (&into)[R][P]) const {
-    for (int r = 0; r < R; ++r) {
-      const Four four = Set::four(at(r), column);
-      for (int p = 0; p < P; ++p) into[r][p] = Set::dot(into[r][p], w[p], four);
+  // Adds 64 bytes of codes of each panel, those from `column` on.
+  template <int part = 0>
+  [[gnu::always_inline]] void step(int64_t first, int64_t column, I32 (&into)[R][P]) const {
+    if constexpr (part < Set::template kParts<code>) {
+      const uint8_t* source = codes + column / kColumns * 64;
+      Weights w[P];
+      for (int p = 0; p < P; ++p) w[p] = Set::template load<code, part>(source + p * apart);
+      for (int r = 0; r < R; ++r) {
+        const Few few = Set::few(at(r), first + column, part);
+        for (int p = 0; p < P; ++p) into[r][p] = Set::dot(into[r][p], w[p], few);
+      }
+      step<part + 1>(first, column, into);
     }
   }
-  void step(int64_t first, int64_t column, I32 (&into)[R][P]) const {
-    const uint8_t* source = codes + column / kColumns * 64;
-    Weights w[P];
-    if constexpr (nibbles) {
-      Weights second[P];
-      for (int p = 0; p < P; ++p) Set::load(source + p * apart, w[p], second[p]);
-      multiply(w, first + column, into);
-      multiply(second, first + column + 4, into);
-    } else {
-      for (int p = 0; p < P; ++p) w[p] = Set::load(source + p * apart);
-      multiply(w, first + column, into);
-    }
-  }
-  void run(int64_t first, int64_t count, I32 (&out)[R][P]) const {
-    I32 sums[kChains][R][P];
-    for (auto& chain : sums)
-      for (auto& of_row : chain)
-        for (I32& sum : of_row) sum = zero_i32();
-    int64_t column = 0;
-    for (; column + kChains * kColumns <= count; column += kChains * kColumns)
-      for (int c = 0; c < kChains; ++c) step(first, column + c * kColumns, sums[c]);
-    for (; column < count; column += kColumns) step(first, column, sums[0]);
+
+  // Inlined, so that the sums of a short group stay in registers.
+  [[gnu::always_inline]] void run(int64_t first, int64_t count, I32 (&out)[R][P]) const {
+    constexpr int kChains = R * P <= 2 ? 4 : 1;  // several hide the latency of few rows
+    I32 more[kChains][R][P];                     // but the first, which is `out`
     for (int r = 0; r < R; ++r)
       for (int p = 0; p < P; ++p) {
-        out[r][p] = sums[0][r][p];
-        for (int c = 1; c < kChains; ++c) out[r][p] = add(out[r][p], sums[c][r][p]);
+        out[r][p] = zero_i32();
+        for (auto& chain : more) chain[r][p] = zero_i32();
       }
+    int64_t column = 0;
+    for (; column + kChains * kColumns <= count; column += kChains * kColumns) {
+      step(first, column, out);
+      for (int c = 1; c < kChains; ++c) step(first, column + c * kColumns, more[c]);
+    }
+    for (; column < count; column += kColumns) step(first, column, out);
+    for (int c = 1; c < kChains; ++c)
+      for (int r = 0; r < R; ++r)
+        for (int p = 0; p < P; ++p) out[r][p] = add(out[r][p], more[c][r][p]);
   }
 
   // Bit 8·i + j: a row of r … r + N − 1 has a high digit in columns from start + 16·i + 4·j on.
@@ -129,10 +128,10 @@ struct CodeSums {
       for (uint64_t bits = high_digits<N>(r, start, count); bits != 0; bits &= bits - 1) {
         const int bit = std::countr_zero(bits);
         const int64_t column = start + bit / 8 * 16 + bit % 8 * 4;
-        Four fours[N];
-        for (int i = 0; i < N; ++i) fours[i] = Set::four(at(r + i) + stride, column);
+        Few fours[N];
+        for (int i = 0; i < N; ++i) fours[i] = Set::few(at(r + i) + stride, column, 0);
         for (int p = 0; p < P; ++p) {
-          const Weights w = Set::load(codes + column / 4 * 64 + p * apart);
+          const Weights w = Set::template load<code, 0>(codes + column / 4 * 64 + p * apart);
           for (int i = 0; i < N; ++i) sums[i][p] = Set::dot(sums[i][p], w, fours[i]);
         }
       }
@@ -144,9 +143,9 @@ struct CodeSums {
 template <int R, int P>
 inline void channel_tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t p,
                          F32 (&total)[R][P]) {
-  const CodeSums<R, P, false, Digits> codes{w.panel(p), w.panel_bytes,
-                                            x.digits.q + 2 * row * x.stride,
-                                            x.wide + row * (x.stride / 16), x.stride};
+  const CodeSums<R, P, Code::unsigned8, Digits> codes{w.panel(p), w.panel_bytes,
+                                                      x.digits.q + 2 * row * x.stride,
+                                                      x.wide + row * (x.stride / 16), x.stride};
   I32 sums[R][P];
   codes.run(0, w.group, sums);
   constexpr int kTogether = R % 2 == 0 ? 2 : 1;
@@ -162,14 +161,13 @@ inline void channel_tile(const PackedWeight& w, const Prepared& x, int64_t row, 
   }
 }
 
-template <int R, int P, bool nibbles, bool half>
+template <int R, int P, Code code, bool half>
 inline void grouped_tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t p,
                          F32 (&total)[R][P]) {
-  CodeSums<R, P, nibbles, Words> codes{w.panel(p), w.panel_bytes, x.words.q + 2 * row * x.stride,
-                                       nullptr, x.stride};
+  CodeSums<R, P, code, Words> codes{w.panel(p), w.panel_bytes, x.words.q + 2 * row * x.stride,
+                                    nullptr, x.stride};
   const int64_t parts = w.group / 16;
-  const int32_t zero_code = w.zero + (nibbles ? 0 : kCodeOffset);
-  const bool wants_sums = w.has_minimum || zero_code != 0;
+  const bool wants_sums = w.has_minimum || w.zero != 0;
   const auto scales_at = [](const uint8_t* s) {
     if constexpr (half) return load_half(reinterpret_cast<const uint16_t*>(s));
     else return load(reinterpret_cast<const float*>(s));
@@ -188,8 +186,7 @@ inline void grouped_tile(const PackedWeight& w, const Prepared& x, int64_t row, 
     for (int i = 0; i < P; ++i, scale_of += w.panel_bytes) {
       const F32 scale = scales_at(scale_of);
       for (int r = 0; r < R; ++r) {
-        const I32 shifted =
-            zero_code != 0 ? sub(sums[r][i], set1(zero_code * q_sums[r])) : sums[r][i];
+        const I32 shifted = w.zero != 0 ? sub(sums[r][i], set1(w.zero * q_sums[r])) : sums[r][i];
         total[r][i] = fma(scale, to_float(shifted), total[r][i]);
       }
       if (w.has_minimum) {
@@ -217,12 +214,13 @@ inline void tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t 
     case Kind::channel:
       return channel_tile<R, P>(w, x, row, p, out);
     case Kind::grouped8:
-      return w.half_scales ? grouped_tile<R, P, false, true>(w, x, row, p, out)
-                           : grouped_tile<R, P, false, false>(w, x, row, p, out);
+      return w.half_scales ? grouped_tile<R, P, Code::signed8, true>(w, x, row, p, out)
+                           : grouped_tile<R, P, Code::signed8, false>(w, x, row, p, out);
     case Kind::grouped4:
-      return w.half_scales ? grouped_tile<R, P, true, true>(w, x, row, p, out)
-                           : grouped_tile<R, P, true, false>(w, x, row, p, out);
+      break;
   }
+  return w.half_scales ? grouped_tile<R, P, Code::nibble, true>(w, x, row, p, out)
+                       : grouped_tile<R, P, Code::nibble, false>(w, x, row, p, out);
 }
 
 template <int R, int P>

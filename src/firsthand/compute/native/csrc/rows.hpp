@@ -241,7 +241,8 @@ inline void decode_row(const PackedWeight& w, int64_t row, float* out) {
         const uint8_t byte = block[i / 8 * 64 + lane * 4 + i % 4];
         code = i % 8 < 4 ? byte & 15 : byte >> 4;
       } else {
-        code = block[i / 4 * 64 + lane * 4 + i % 4] - kCodeOffset;
+        const uint8_t byte = block[i / 4 * 64 + lane * 4 + i % 4];
+        code = w.kind == Kind::channel ? byte - kCodeOffset : static_cast<int8_t>(byte);
       }
       const float value = scale * static_cast<float>(code - w.zero);
       out[first + i] = w.has_minimum ? value + minimum : value;

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "weight.hpp"
+
 namespace firsthand::FIRSTHAND_ISA {
 constexpr int kLanes = 16;
 }

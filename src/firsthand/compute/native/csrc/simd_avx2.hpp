@@ -96,37 +96,34 @@ inline int32_t sum(I32 a) {
 }
 inline I32 to_int(F32 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
 struct Words {
-  struct Weights {  // of 8 lanes each: their codes 0 and 2 as int16, and 1 and 3
-    __m256i even_lo, even_hi, odd_lo, odd_hi;
+  struct Weights {
+    __m256i lo, hi;
   };
-  struct Four {
-    int32_t even, odd;
-  };
+  using Few = int32_t;
   static constexpr bool kHasHigh = false;
-  static I32 dot(I32 acc, const Weights& w, Four x) {
-    const __m256i even = _mm256_set1_epi32(x.even), odd = _mm256_set1_epi32(x.odd);
-    acc.lo = _mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.even_lo, even));
-    acc.hi = _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.even_hi, even));
-    acc.lo = _mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.odd_lo, odd));
-    acc.hi = _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.odd_hi, odd));
+  template <Code code>
+  static constexpr int kParts = code == Code::nibble ? 4 : 2;
+
+  static I32 dot(I32 acc, Weights w, Few pair) {
+    const __m256i x = _mm256_set1_epi32(pair);
+    acc.lo = _mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, x));
+    acc.hi = _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x));
+    // Else GCC adds products of several columns first, and has no registers to keep them in.
+    __asm__("" : "+x"(acc.lo), "+x"(acc.hi));
     return acc;
   }
-  static Weights spread(__m256i lo, __m256i hi) {
-    const __m256i low = _mm256_set1_epi16(255);
-    return {_mm256_and_si256(lo, low), _mm256_and_si256(hi, low), _mm256_srli_epi16(lo, 8),
-            _mm256_srli_epi16(hi, 8)};
+  template <Code code, int part>
+  static __m256i load_half_of(const uint8_t* p) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if constexpr (code == Code::signed8)
+      return _mm256_srai_epi16(part == 0 ? _mm256_slli_epi16(codes, 8) : codes, 8);
+    const __m256i shifted = _mm256_srli_epi16(codes, part % 2 * 8 + part / 2 * 4);
+    if constexpr (part == kParts<code> - 1) return shifted;  // nothing above it to mask
+    return _mm256_and_si256(shifted, _mm256_set1_epi16(code == Code::nibble ? 15 : 255));
   }
+  template <Code code, int part>
   static Weights load(const uint8_t* p) {
-    const auto* v = reinterpret_cast<const __m256i*>(p);
-    return spread(_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1));
-  }
-  static void load(const uint8_t* p, Weights& first, Weights& second) {
-    const auto* v = reinterpret_cast<const __m256i*>(p);
-    const __m256i lo = _mm256_loadu_si256(v), hi = _mm256_loadu_si256(v + 1);
-    const __m256i nibble = _mm256_set1_epi8(15);
-    first = spread(_mm256_and_si256(lo, nibble), _mm256_and_si256(hi, nibble));
-    second = spread(_mm256_and_si256(_mm256_srli_epi16(lo, 4), nibble),
-                    _mm256_and_si256(_mm256_srli_epi16(hi, 4), nibble));
+    return {load_half_of<code, part>(p), load_half_of<code, part>(p + 32)};
   }
   // Each four as codes 0, 2, 1, 3.
   static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
@@ -137,10 +134,10 @@ struct Words {
                         _mm256_shuffle_epi8(packed, _mm256_add_epi8(low, high)));
     return 0;
   }
-  static Four four(const int8_t* row, int64_t i) {
-    Four x;
-    std::memcpy(&x, row + 2 * i, sizeof x);
-    return x;
+  static Few few(const int8_t* row, int64_t column, int part) {
+    Few pair;
+    std::memcpy(&pair, row + 2 * column + 4 * part, sizeof pair);
+    return pair;
   }
 };
 using Digits = Words;

@@ -86,25 +86,21 @@ inline int32_t sum(I32 a) {
 // To nearest even; a NaN gives a number whose low byte is 0.
 inline I32 to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
 struct Words {
-  struct Weights {  // codes 0 and 2 of each lane as int16, and 1 and 3
-    __m512i even, odd;
-  };
-  struct Four {
-    __m512i even, odd;
-  };
+  using Weights = __m512i;
+  using Few = __m512i;
   static constexpr bool kHasHigh = false;
-  static I32 dot(I32 acc, const Weights& w, const Four& x) {
-    return {_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(acc.v, w.even, x.even), w.odd, x.odd)};
-  }
+  template <Code code>
+  static constexpr int kParts = code == Code::nibble ? 4 : 2;
+
+  static I32 dot(I32 acc, Weights w, Few x) { return {_mm512_dpwssd_epi32(acc.v, w, x)}; }
+  template <Code code, int part>
   static Weights load(const uint8_t* p) {
     const __m512i codes = _mm512_loadu_si512(p);
-    return {_mm512_and_si512(codes, _mm512_set1_epi16(255)), _mm512_srli_epi16(codes, 8)};
-  }
-  static void load(const uint8_t* p, Weights& first, Weights& second) {
-    const __m512i codes = _mm512_loadu_si512(p), nibble = _mm512_set1_epi16(15);
-    first = {_mm512_and_si512(codes, nibble),
-             _mm512_and_si512(_mm512_srli_epi16(codes, 8), nibble)};
-    second = {_mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble), _mm512_srli_epi16(codes, 12)};
+    if constexpr (code == Code::signed8)
+      return _mm512_srai_epi16(part == 0 ? _mm512_slli_epi16(codes, 8) : codes, 8);
+    const __m512i shifted = _mm512_srli_epi16(codes, part % 2 * 8 + part / 2 * 4);
+    if constexpr (part == kParts<code> - 1) return shifted;  // nothing above it to mask
+    return _mm512_and_si512(shifted, _mm512_set1_epi16(code == Code::nibble ? 15 : 255));
   }
   // Each four as codes 0, 2, 1, 3.
   static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
@@ -114,20 +110,27 @@ struct Words {
                         _mm256_shuffle_epi8(_mm512_cvtepi32_epi16(q.v), order));
     return 0;
   }
-  static Four four(const int8_t* row, int64_t i) {
-    int32_t pairs[2];
-    std::memcpy(pairs, row + 2 * i, sizeof pairs);
-    return {_mm512_set1_epi32(pairs[0]), _mm512_set1_epi32(pairs[1])};
+  static Few few(const int8_t* row, int64_t column, int part) {
+    int32_t pair;
+    std::memcpy(&pair, row + 2 * column + 4 * part, sizeof pair);
+    return _mm512_set1_epi32(pair);
   }
 };
 // The multiplication of bytes runs at twice the rate. Two digits, q = low + 128 · high, in two
 // planes of a row; a code that fits into one has high = 0.
 struct Digits {
   using Weights = __m512i;
-  using Four = __m512i;
+  using Few = __m512i;
   static constexpr bool kHasHigh = true;
-  static I32 dot(I32 acc, Weights w, Four x) { return {_mm512_dpbusd_epi32(acc.v, w, x)}; }
-  static Weights load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  template <Code>
+  static constexpr int kParts = 1;
+
+  static I32 dot(I32 acc, Weights w, Few x) { return {_mm512_dpbusd_epi32(acc.v, w, x)}; }
+  template <Code code, int part>
+  static Weights load(const uint8_t* p) {
+    static_assert(code == Code::unsigned8);
+    return _mm512_loadu_si512(p);
+  }
   static uint8_t store(int8_t* row, int64_t stride, int64_t i, I32 q) {
     const __mmask16 wide = _mm512_cmpgt_epi32_mask(_mm512_abs_epi32(q.v), _mm512_set1_epi32(127));
     const __m512i nearest = _mm512_srai_epi32(_mm512_add_epi32(q.v, _mm512_set1_epi32(64)), 7);
@@ -138,9 +141,9 @@ struct Digits {
     const uint32_t pairs = wide | wide >> 1, fours = (pairs | pairs >> 2) & 0x1111;
     return static_cast<uint8_t>(fours * 0x1248 >> 12 & 15);  // bits 0, 4, 8, 12 come together
   }
-  static Four four(const int8_t* row, int64_t i) {
+  static Few few(const int8_t* row, int64_t column, int) {
     int32_t four;
-    std::memcpy(&four, row + i, sizeof four);
+    std::memcpy(&four, row + column, sizeof four);
     return _mm512_set1_epi32(four);
   }
 };

@@ -102,39 +102,34 @@ inline I32 to_int(F32 a) {
   return r;
 }
 struct Words {
-  struct Weights {  // of 4 lanes each: their codes 0 and 2 as int16, and 1 and 3
-    int16x8_t even[4], odd[4];
+  struct Weights {
+    int16x8_t q[4];
   };
-  struct Four {
-    int16x4_t even, odd;  // codes 0, 2, 0, 2 and 1, 3, 1, 3
-  };
+  using Few = int16x4_t;  // a pair, twice
   static constexpr bool kHasHigh = false;
-  static I32 dot(I32 acc, const Weights& w, Four x) {
+  template <Code code>
+  static constexpr int kParts = code == Code::nibble ? 4 : 2;
+
+  static I32 dot(I32 acc, const Weights& w, Few x) {
     for (int i = 0; i < 4; ++i) {
-      const int32x4_t low =
-          vmlal_s16(vmull_s16(vget_low_s16(w.even[i]), x.even), vget_low_s16(w.odd[i]), x.odd);
-      const int32x4_t high =
-          vmlal_s16(vmull_s16(vget_high_s16(w.even[i]), x.even), vget_high_s16(w.odd[i]), x.odd);
+      const int32x4_t low = vmull_s16(vget_low_s16(w.q[i]), x);
+      const int32x4_t high = vmull_s16(vget_high_s16(w.q[i]), x);
       acc.q[i] = vaddq_s32(acc.q[i], vpaddq_s32(low, high));
     }
     return acc;
   }
-  static void spread(uint8x16_t bytes, int16x8_t& even, int16x8_t& odd) {
-    const uint16x8_t both = vreinterpretq_u16_u8(bytes);
-    even = vreinterpretq_s16_u16(vandq_u16(both, vdupq_n_u16(255)));
-    odd = vreinterpretq_s16_u16(vshrq_n_u16(both, 8));
-  }
+  template <Code code, int part>
   static Weights load(const uint8_t* p) {
+    const uint16x8_t mask = vdupq_n_u16(code == Code::nibble ? 15 : 255);
+    const int16x8_t shift = vdupq_n_s16(-(part % 2 * 8 + part / 2 * 4));
     Weights r;
-    for (int i = 0; i < 4; ++i) spread(vld1q_u8(p + 16 * i), r.even[i], r.odd[i]);
-    return r;
-  }
-  static void load(const uint8_t* p, Weights& first, Weights& second) {
     for (int i = 0; i < 4; ++i) {
-      const uint8x16_t bytes = vld1q_u8(p + 16 * i);
-      spread(vandq_u8(bytes, vdupq_n_u8(15)), first.even[i], first.odd[i]);
-      spread(vshrq_n_u8(bytes, 4), second.even[i], second.odd[i]);
+      const uint16x8_t codes = vreinterpretq_u16_u8(vld1q_u8(p + 16 * i));
+      if constexpr (code == Code::signed8)
+        r.q[i] = vshrq_n_s16(vreinterpretq_s16_u16(part == 0 ? vshlq_n_u16(codes, 8) : codes), 8);
+      else r.q[i] = vreinterpretq_s16_u16(vandq_u16(vshlq_u16(codes, shift), mask));
     }
+    return r;
   }
   // Each four as codes 0, 2, 1, 3.
   static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
@@ -147,10 +142,10 @@ struct Words {
     }
     return 0;
   }
-  static Four four(const int8_t* row, int64_t i) {
-    int32_t pairs[2];
-    std::memcpy(pairs, row + 2 * i, sizeof pairs);
-    return {vreinterpret_s16_s32(vdup_n_s32(pairs[0])), vreinterpret_s16_s32(vdup_n_s32(pairs[1]))};
+  static Few few(const int8_t* row, int64_t column, int part) {
+    int32_t pair;
+    std::memcpy(&pair, row + 2 * column + 4 * part, sizeof pair);
+    return vreinterpret_s16_s32(vdup_n_s32(pair));
   }
 };
 using Digits = Words;

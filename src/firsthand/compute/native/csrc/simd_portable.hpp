@@ -117,42 +117,47 @@ inline I32 to_int(F32 a) {
     r.v[i] = a.v[i] == a.v[i] ? static_cast<int32_t>(std::nearbyint(a.v[i])) : 0;
   return r;
 }
-// Codes without sign, four of each lane, times int16: acc[i] += Σ w[4·i + j] · x[j].
+// Codes without sign, four columns of each lane in 64 bytes (nibbles: eight), times int16. They are
+// taken in parts of two columns: 0 and 2, then 1 and 3 (then those of the high nibbles); a row of
+// activations keeps its pairs in the same order.
 struct Words {
   struct Weights {
-    uint8_t v[64];
+    int16_t v[32];
   };
-  struct Four {
-    int16_t v[4];
+  struct Few {
+    int16_t v[2];
   };
   static constexpr bool kHasHigh = false;
-  static I32 dot(I32 acc, const Weights& w, Four x) {
-    for (int i = 0; i < 16; ++i)
-      for (int j = 0; j < 4; ++j) acc.v[i] += w.v[4 * i + j] * x.v[j];
+  template <Code code>
+  static constexpr int kParts = code == Code::nibble ? 4 : 2;
+
+  // acc[i] += w[2·i] · x[0] + w[2·i + 1] · x[1], exact.
+  static I32 dot(I32 acc, const Weights& w, Few x) {
+    for (int i = 0; i < 16; ++i) acc.v[i] += w.v[2 * i] * x.v[0] + w.v[2 * i + 1] * x.v[1];
     return acc;
   }
+  template <Code code, int part>
   static Weights load(const uint8_t* p) {
     Weights r;
-    std::memcpy(r.v, p, sizeof r.v);
-    return r;
-  }
-  // Low nibbles, and high nibbles.
-  static void load(const uint8_t* p, Weights& first, Weights& second) {
-    for (int i = 0; i < 64; ++i) {
-      first.v[i] = p[i] & 15;
-      second.v[i] = p[i] >> 4;
+    for (int i = 0; i < 32; ++i) {
+      const uint8_t byte = p[2 * i + part % 2];
+      if constexpr (code == Code::unsigned8) r.v[i] = byte;
+      else if constexpr (code == Code::signed8) r.v[i] = static_cast<int8_t>(byte);
+      else r.v[i] = part < 2 ? byte & 15 : byte >> 4;
     }
+    return r;
   }
   // A row of activations takes two bytes each. Gives the fours that have a high digit, as bits.
   static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
     int16_t codes[16];
-    for (int j = 0; j < 16; ++j) codes[j] = static_cast<int16_t>(q.v[j]);
+    for (int j = 0; j < 16; ++j)
+      codes[j] = static_cast<int16_t>(q.v[j / 4 * 4 + j % 2 * 2 + j % 4 / 2]);
     std::memcpy(row + 2 * i, codes, sizeof codes);
     return 0;
   }
-  static Four four(const int8_t* row, int64_t i) {
-    Four x;
-    std::memcpy(x.v, row + 2 * i, sizeof x.v);
+  static Few few(const int8_t* row, int64_t column, int part) {
+    Few x;
+    std::memcpy(x.v, row + 2 * column + 4 * part, sizeof x.v);
     return x;
   }
 };

@@ -118,8 +118,7 @@ void PackedWeight::fill_grouped(int64_t row0, int64_t rows, const uint8_t* codes
       const int64_t first = g * group, count = k - first < group ? k - first : group;
       const uint8_t* row_codes = codes + r * k + first;
       if (kind == Kind::grouped8) {
-        for (int64_t i = 0; i < count; ++i)
-          block[i / 4 * 64 + lane * 4 + i % 4] = row_codes[i] ^ kCodeOffset;
+        for (int64_t i = 0; i < count; ++i) block[i / 4 * 64 + lane * 4 + i % 4] = row_codes[i];
       } else {
         // Memory starts as 0; what pads a short last group does not matter, activations are 0 there.
         for (int64_t i = 0; i < count; ++i)

@@ -7,11 +7,11 @@
 //
 //   float     [N/16][K][16]                          float32, float16 or bfloat16
 //   channel   [N/16][K/4][16][4] uint8                scales (N) float32 apart
-//   grouped8  [N/16][group][ codes [g/4][16][4] uint8 | scales [16] | minima [16] ]
+//   grouped8  [N/16][group][ codes [g/4][16][4] int8 | scales [16] | minima [16] ]
 //   grouped4  [N/16][group][ nibbles [g/8][16][4] bytes | scales [16] | minima [16] ]
 //             low nibbles are the first four k of eight, high nibbles the other four
-// Codes of 8 bits are stored as code + 128, since the multiplication of bytes takes one side without
-// sign. N is padded to 16 with zeros, K to a whole group (channel: to 4).
+// A channel's codes are stored as code + 128, since the multiplication of bytes takes one side
+// without sign. N is padded to 16 with zeros, K to a whole group (channel: to 4).
 //
 // Stored, as a file keeps it: the panels and 64 spare bytes, to a multiple of 64; for `channel` the
 // scales (N padded to 16), to a multiple of 64.
@@ -29,6 +29,9 @@ constexpr int32_t kCodeOffset = 128;
 // For int8 per channel a sum over the whole row stays exact in int32 up to this many columns:
 // 65536 · 127 · 255 < 2³¹; and in a row with codes above 127 their mean is below 127 (round_row).
 constexpr int64_t kMaxChannelColumns = 65536;
+
+// How a packed code of 64 bytes is read.
+enum class Code { unsigned8, signed8, nibble };
 
 enum class Kind : int32_t { float32, float16, bfloat16, channel, grouped8, grouped4 };
 
