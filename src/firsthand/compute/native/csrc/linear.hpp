@@ -226,6 +226,13 @@ inline void tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t 
 template <int R, int P>
 inline void output_tile(const LinearCall& c, int64_t row, int64_t p) {
   const int64_t n = c.weight->n;
+  // Rows lie far apart: asked for now, they are there when the sums are.
+  for (int r = 0; r < R; ++r)
+    for (int i = 0; i < P; ++i) {
+      const int64_t at = (row + r) * n + (p + i) * kPanel;
+      if (c.residual) __builtin_prefetch(c.residual + at);
+      __builtin_prefetch(c.out + at, 1);
+    }
   F32 out[R][P], up[R][P];
   tile<R, P>(*c.weight, c.x, row, p, out);
   if (c.up) tile<R, P>(*c.up, c.x, row, p, up);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <new>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,6 +21,21 @@ namespace firsthand {
 
 using WeightRef = std::shared_ptr<PackedWeight>;
 using Vector = std::vector<float>;  // a gain or a bias, padded to 16; empty: none
+
+// Memory whose vectors do not lie across two cache lines.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+  LineAllocator() = default;
+  template <class U>
+  LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kLine)); }
+  void deallocate(T* memory, size_t) { ::operator delete(memory, kLine); }
+  bool operator==(const LineAllocator&) const = default;
+};
+template <class T>
+using Lines = std::vector<T, LineAllocator<T>>;
 
 // Buffers are named by their index; −1 is none.
 struct EmbedOp {
@@ -158,11 +174,11 @@ class Plan {
   int64_t last_tokens_ = 0;  // rows of the last run; 0: there is none whose values are whole
   bool finished_ = false;
 
-  std::vector<float> scratch_, logits_, prepared_f_, cosine_, sine_;
+  Lines<float> scratch_, logits_, prepared_f_, cosine_, sine_;
   struct
       Rows {  // the memory of Rounded; a row has 16 codes or more, so one of these for 16 is enough
     int64_t num_codes = 0;
-    std::vector<int8_t> q;
+    Lines<int8_t> q;
     std::vector<float> scale;
     std::vector<int32_t> sums;
     void assign(size_t slack) {
@@ -178,7 +194,7 @@ class Plan {
   std::vector<uint8_t> wide_;
   std::vector<int64_t> slots_;
   std::vector<AttendTile> tiles_;
-  std::vector<float> attend_scratch_, attend_parts_;
+  Lines<float> attend_scratch_, attend_parts_;
   int64_t attend_floats_ = 0, num_tiles_ = 0;
 
   std::vector<Cache> layers_;
