@@ -6,11 +6,13 @@ Read next: `test_spec.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from firsthand.compute.ops import PLAIN_ATTENTION, AttentionRule, ExpertWeights, RoutingRule
 from firsthand.errors import UnsupportedModel
 from firsthand.models.families import family, program, read_config, slots
 from firsthand.models.spec import ModelSpec
@@ -42,14 +44,14 @@ class Recorder:
     weights: list[str] = field(default_factory=list)
     widths: dict[str, int] = field(default_factory=dict)
 
-    def embed(self, table: str) -> int:
+    def embed(self, table: str, scale: float = 1.0) -> int:
         self.weights.append(table)
         self.calls.append("embed")
         return self.widths[table]
 
-    def norm(self, x: int, gain: str, eps: float) -> int:
+    def norm(self, x: int, gain: str, eps: float, num_heads: int = 1) -> int:
         self.weights.append(gain)
-        self.calls.append("norm")
+        self.calls.append("norm" if num_heads == 1 else f"norm in {num_heads}")
         return x
 
     def linear(self, x: int, weight: str, bias: str | None = None) -> int:
@@ -57,14 +59,21 @@ class Recorder:
         self.calls.append("linear")
         return self.widths[weight]
 
-    def rope(self, x: int, num_heads: int) -> int:
-        self.calls.append(f"rope {x} in {num_heads}")
+    def rope(self, x: int, num_heads: int, table: int = 0) -> int:
+        self.calls.append(f"rope {x} in {num_heads}" + (f" by {table}" if table else ""))
         return x
 
     def store(self, layer: int, k: int, v: int) -> None:
         self.calls.append(f"store {layer} {k} {v}")
 
-    def attend(self, layer: int, q: int, num_heads: int, num_kv_heads: int) -> int:
+    def attend(
+        self,
+        layer: int,
+        q: int,
+        num_heads: int,
+        num_kv_heads: int,
+        rule: AttentionRule = PLAIN_ATTENTION,
+    ) -> int:
         self.calls.append(f"attend {layer} {num_heads} on {num_kv_heads}")
         return q
 
@@ -78,7 +87,17 @@ class Recorder:
         self.calls.append("add")
         return x
 
-    def head(self, x: int, weight: str) -> int:
+    def route(self, logits: int, rule: RoutingRule, shared: int | None = None) -> int:
+        self.calls.append(f"route {rule.top_k} of {logits}")
+        return logits + (shared or 0)
+
+    def experts(self, x: int, weights: int, experts: Sequence[ExpertWeights], kind: str) -> int:
+        assert weights == len(experts)
+        self.weights += [name for each in experts for name in (each.gate, each.up, each.down)]
+        self.calls.append(f"{weights} experts")
+        return x
+
+    def head(self, x: int, weight: str, cap: float | None = None) -> int:
         self.weights.append(weight)
         self.calls.append("head")
         return self.widths[weight]
@@ -144,10 +163,9 @@ def test_a_program_carries_the_spec_s_numbers() -> None:
     found = program(spec)
     assert (found.vocab_size, found.width, found.num_layers) == (11, 48, 2)
     assert (found.num_heads, found.num_kv_heads, found.head_size) == (5, 1, 16)
-    assert found.inverse_frequencies == spec.rope.inverse_frequencies
-    assert (found.attention_factor, found.context_length) == (1.0, 64)
+    assert (found.ropes, found.context_length) == ((spec.rope,), 64)
 
 
 def test_a_family_without_a_row_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedModel, match="'mamba' is not computed; these: llama"):
+    with pytest.raises(UnsupportedModel, match=r"'mamba' is not computed; these: .*llama"):
         family(replace(small(), architecture="mamba"))

@@ -42,16 +42,19 @@ class FlatBatch:
     def num_sequences(self) -> int:
         return int(self.row_starts.shape[0]) - 1
 
-    @property
-    def num_context_tokens(self) -> int:
-        """Tokens of the store that attention reads: each sequence up to its last row."""
-        ends = self.row_starts[1:][self.row_starts[1:] > self.row_starts[:-1]]
-        return int((self.positions[ends - 1].astype(np.int64) + 1).sum())
+    def num_context_tokens(self, window: int | None = None) -> int:
+        """Tokens of the store that attention reads: each sequence from the first that its first
+        row sees up to its last row."""
+        used = self.row_starts[1:] > self.row_starts[:-1]
+        lasts = self.positions[self.row_starts[1:][used] - 1].astype(np.int64)
+        firsts = self.positions[self.row_starts[:-1][used]].astype(np.int64)
+        before = np.zeros_like(firsts) if window is None else np.maximum(firsts + 1 - window, 0)
+        return int((lasts + 1 - before).sum())
 
-    @property
-    def num_seen_tokens(self) -> int:
+    def num_seen_tokens(self, window: int | None = None) -> int:
         """Tokens that attention weighs: each row sees its sequence up to itself."""
-        return int((self.positions.astype(np.int64) + 1).sum())
+        seen = self.positions.astype(np.int64) + 1
+        return int((seen if window is None else np.minimum(seen, window)).sum())
 
     def slots(self) -> NDArray[np.int64]:
         """(T,) the store slot of each row."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.ops import Ops
 from firsthand.kvcache.store import KVStore
+from firsthand.models.rope import RopeSpec
 from firsthand.quant.formats import WeightSource
 
 
@@ -35,8 +36,7 @@ class ModelProgram:
     num_heads: int
     num_kv_heads: int
     head_size: int
-    inverse_frequencies: tuple[float, ...]
-    attention_factor: float
+    ropes: tuple[RopeSpec, ...]  # what `table` of `Ops.rope` counts
     context_length: int  # positions 0 … context_length − 1 can occur
 
 

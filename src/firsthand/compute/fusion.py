@@ -81,7 +81,7 @@ def norm_into_linear(ops: list[Op]) -> list[Op]:
     for op in ops:
         if op.name == "norm":
             by = readers.get(op.outputs[0], [])
-            if len(by) == 1 and by[0].name in ("linear", "head"):
+            if len(by) == 1 and by[0].name in ("linear", "head") and op.num_heads == 1:
                 gone[op.outputs[0]] = op
     result = []
     for op in ops:
@@ -134,17 +134,19 @@ def rope_into_reader(ops: list[Op]) -> list[Op]:
     """A rope whose only reader is a store (keys) or an attention (queries) is done as that
     operator reads its rows."""
     readers = _readers(ops)
-    gone: dict[Value, Value] = {}
+    gone: dict[Value, Op] = {}
     for op in ops:
         by = readers.get(op.outputs[0], []) if op.name == "rope" else []
         if len(by) == 1 and by[0].name in ("store", "attend") and by[0].inputs[0] in op.outputs:
-            gone[op.outputs[0]] = op.inputs[0]
+            gone[op.outputs[0]] = op
     result = []
     for op in ops:
         if op.name == "rope" and op.outputs[0] in gone:
             continue
         if op.name in ("store", "attend") and op.inputs[0] in gone:
-            op = replace(op, inputs=(gone[op.inputs[0]], *op.inputs[1:]), rotate=True)
+            rope = gone[op.inputs[0]]
+            inputs = (*rope.inputs, *op.inputs[1:])
+            op = replace(op, inputs=inputs, rotate=True, table=rope.table)
         result.append(op)
     return result
 

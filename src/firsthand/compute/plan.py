@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firsthand.compute.ops import Ops
+from firsthand.compute.ops import (
+    PLAIN_ATTENTION,
+    AttentionRule,
+    ExpertWeights,
+    Ops,
+    RoutingRule,
+)
 
 ROW_ALIGNMENT = 16  # floats: buffers begin on a vector
 
@@ -36,10 +42,12 @@ class Value:
 class Op:
     """One operator, or several fused into one.
 
-    `name` is embed, norm, linear, rope, store, attend, activation, add or head. What fusion adds:
-    `norm` (gain, eps) is applied to the first input before it is used; `residual` is added to the
-    result; `gated` makes of two weights act(x · gateᵀ) · (x · upᵀ); `rotate` applies rope to the
-    first input. A linear operator may have several weights, and then as many outputs.
+    `name` is that of the method of `Ops`, and the fields are its arguments: `factor` is the scale
+    of an embedding or the cap of a head (0: none); the weights of experts are gate, up and down
+    of each in turn. What fusion adds: `norm` (gain, eps) of other operators is applied to the first
+    input before it is used; `residual` is added to the result; `gated` makes of two weights
+    act(x · gateᵀ) · (x · upᵀ); `rotate` applies rope by `table` to the first input. A linear
+    operator may have several weights, and then as many outputs.
     """
 
     name: str
@@ -55,6 +63,10 @@ class Op:
     residual: Value | None = None
     gated: str = ""
     rotate: bool = False
+    table: int = 0
+    factor: float = 0.0
+    rule: AttentionRule = PLAIN_ATTENTION
+    routing: RoutingRule | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -64,8 +76,12 @@ class Op:
     def __str__(self) -> str:
         result = ", ".join(str(value) for value in self.outputs) or "store"
         parts = [str(value) for value in self.inputs]
-        parts += [name.removesuffix(".weight") for name in self.weights]
-        notes = []
+        parts += _shown(self.weights)
+        notes = [text for text in (str(self.rule),) if text]
+        if self.factor not in (0.0, 1.0):
+            notes.append(f"{'cap' if self.name == 'head' else 'times'} {self.factor:g}")
+        if self.routing is not None:
+            notes.append(f"{self.routing.top_k} of {self.inputs[0].width}")
         if self.norm is not None:
             notes.append(f"norm {self.norm[0].removesuffix('.weight')}")
         if self.gated:
@@ -80,6 +96,12 @@ class Op:
         return f"{result} = {self.name}({', '.join(parts)}){tail}"
 
 
+def _shown(weights: Sequence[str]) -> list[str]:
+    """Their names; of many experts the first and the last."""
+    names = [name.removesuffix(".weight") for name in weights]
+    return names if len(names) <= 6 else [*names[:3], "…", names[-1]]
+
+
 class Recorder:
     """An `Ops[Value]`: each call appends an operator. `shape_of` gives a weight's (N, K)."""
 
@@ -92,14 +114,14 @@ class Recorder:
         self._num_values += 1
         return Value(self._num_values - 1, width, is_logits)
 
-    def embed(self, table: str) -> Value:
+    def embed(self, table: str, scale: float = 1.0) -> Value:
         out = self._value(self._shape_of(table)[1])
-        self.ops.append(Op("embed", (), (out,), (table,)))
+        self.ops.append(Op("embed", (), (out,), (table,), factor=scale))
         return out
 
-    def norm(self, x: Value, gain: str, eps: float) -> Value:
+    def norm(self, x: Value, gain: str, eps: float, num_heads: int = 1) -> Value:
         out = self._value(x.width)
-        self.ops.append(Op("norm", (x,), (out,), norm=(gain, eps)))
+        self.ops.append(Op("norm", (x,), (out,), norm=(gain, eps), num_heads=num_heads))
         return out
 
     def linear(self, x: Value, weight: str, bias: str | None = None) -> Value:
@@ -107,15 +129,22 @@ class Recorder:
         self.ops.append(Op("linear", (x,), (out,), (weight,), (bias,)))
         return out
 
-    def rope(self, x: Value, num_heads: int) -> Value:
+    def rope(self, x: Value, num_heads: int, table: int = 0) -> Value:
         out = self._value(x.width)
-        self.ops.append(Op("rope", (x,), (out,), num_heads=num_heads))
+        self.ops.append(Op("rope", (x,), (out,), num_heads=num_heads, table=table))
         return out
 
     def store(self, layer: int, k: Value, v: Value) -> None:
         self.ops.append(Op("store", (k, v), (), layer=layer))
 
-    def attend(self, layer: int, q: Value, num_heads: int, num_kv_heads: int) -> Value:
+    def attend(
+        self,
+        layer: int,
+        q: Value,
+        num_heads: int,
+        num_kv_heads: int,
+        rule: AttentionRule = PLAIN_ATTENTION,
+    ) -> Value:
         out = self._value(q.width)
         self.ops.append(
             Op(
@@ -125,8 +154,23 @@ class Recorder:
                 layer=layer,
                 num_heads=num_heads,
                 num_kv_heads=num_kv_heads,
+                rule=rule,
             )
         )
+        return out
+
+    def route(self, logits: Value, rule: RoutingRule, shared: Value | None = None) -> Value:
+        inputs = (logits,) if shared is None else (logits, shared)
+        out = self._value(logits.width + len(inputs) - 1)
+        self.ops.append(Op("route", inputs, (out,), routing=rule))
+        return out
+
+    def experts(
+        self, x: Value, weights: Value, experts: Sequence[ExpertWeights], kind: str
+    ) -> Value:
+        out = self._value(x.width)
+        names = tuple(name for each in experts for name in (each.gate, each.up, each.down))
+        self.ops.append(Op("experts", (x, weights), (out,), names, kind=kind))
         return out
 
     def activation(self, gate: Value, up: Value, kind: str) -> Value:
@@ -139,9 +183,9 @@ class Recorder:
         self.ops.append(Op("add", (x, y), (out,)))
         return out
 
-    def head(self, x: Value, weight: str) -> Value:
+    def head(self, x: Value, weight: str, cap: float | None = None) -> Value:
         out = self._value(self._shape_of(weight)[0], is_logits=True)
-        self.ops.append(Op("head", (x,), (out,), (weight,), (None,)))
+        self.ops.append(Op("head", (x,), (out,), (weight,), (None,), factor=cap or 0.0))
         return out
 
 

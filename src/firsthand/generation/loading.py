@@ -32,7 +32,7 @@ from firsthand.kvcache.paged import PagedStore
 from firsthand.kvcache.store import KVStore
 from firsthand.memory.budget import Budget
 from firsthand.models import families
-from firsthand.models.scaling import ROPE_FACTORS
+from firsthand.models.scaling import ROPE_TENSORS
 from firsthand.models.spec import ModelSpec
 from firsthand.scheduling.admission import Limits
 from firsthand.text.tokenizer import Tokenizer
@@ -273,9 +273,12 @@ def read_spec(checkpoint: Checkpoint, max_context: int | None = None) -> ModelSp
     """The spec of an opened checkpoint, from its own words and those beside it."""
     if checkpoint.form == "gguf":
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-        factors = checkpoint.tensors.get(ROPE_FACTORS)
-        values = None if factors is None else read_vector(checkpoint, factors).tolist()
-        return families.read_gguf(checkpoint.metadata, shapes, max_context, values)
+        factors = {
+            name: read_vector(checkpoint, checkpoint.tensors[name]).tolist()
+            for name in ROPE_TENSORS
+            if name in checkpoint.tensors
+        }
+        return families.read_gguf(checkpoint.metadata, shapes, max_context, factors)
     return families.read_config(checkpoint.config, max_context)
 
 

@@ -127,8 +127,13 @@ def _scratch_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     """Memory of one step, at most: what lives at once of a token's values, the widest of its rows
     once more in the form that a product takes, the logits, all as float32; what each thread keeps
     of the heads that it works on, and what they join of an attention that they share."""
-    live = 2 * spec.width + spec.q_width + 2 * spec.kv_width + 2 * spec.ffn_width + spec.head_size
-    widest = max(spec.width, spec.q_width, spec.ffn_width)
+    ffn_width, routed = spec.ffn_width, 0
+    if spec.experts is not None:
+        hidden = max(spec.experts.width, spec.experts.shared_width)
+        ffn_width, routed = max(ffn_width, hidden), spec.width + 2 * spec.experts.num_experts + 3
+    live = 2 * spec.width + spec.q_width + 2 * spec.kv_width + 2 * ffn_width + spec.head_size
+    live += routed + (spec.head_size if spec.local_rope is not None else 0)
+    widest = max(spec.width, spec.q_width, ffn_width)
     logit_rows = sizes.max_logit_rows or sizes.max_sequences or MOST_SEQUENCES
     threads = sizes.threads or os.cpu_count() or 1
     rows = sizes.max_step_tokens * (live + 2 * widest) + logit_rows * spec.vocab_size

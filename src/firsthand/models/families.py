@@ -7,42 +7,33 @@ Read next: `llama.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from firsthand.compute.executor import ModelProgram
 from firsthand.errors import UnsupportedModel
-from firsthand.models import llama
-from firsthand.models.spec import ModelSpec, spec_from_config, spec_from_gguf
-from firsthand.weights.checkpoint import GgufLayout, Slot
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One architecture: what files call it, what they hold, and what is computed.
-
-    `slots(spec)` are the tensors that `forward(ops, spec)` names.
-    """
-
-    config_name: str  # the entry of `architectures` in config.json
-    gguf_name: str  # the value of `general.architecture` in GGUF
-    gguf_layout: GgufLayout
-    slots: Callable[[ModelSpec], tuple[Slot, ...]]
-    forward: Callable[..., Any]
-
+from firsthand.models import gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe
+from firsthand.models.config_form import known_architecture, spec_from_config
+from firsthand.models.family import Family
+from firsthand.models.fields import GGUF, Fields
+from firsthand.models.gguf_form import spec_from_gguf
+from firsthand.models.spec import ModelSpec
+from firsthand.weights.checkpoint import Slot
 
 FAMILIES = MappingProxyType(
     {
-        "llama": Family(
-            config_name="LlamaForCausalLM",
-            gguf_name="llama",
-            gguf_layout=llama.GGUF_LAYOUT,
-            slots=llama.slots,
-            forward=llama.forward,
-        )
+        "llama": llama.FAMILY,
+        "mistral": mistral.FAMILY,
+        "qwen2": qwen2.FAMILY,
+        "qwen3": qwen3.FAMILY,
+        "gemma2": gemma2.FAMILY,
+        "gemma3_text": gemma3.FAMILY,
+        "phi3": phi3.FAMILY,
+        "mixtral": mixtral.FAMILY,
+        "qwen2_moe": qwen_moe.QWEN2_MOE,
+        "qwen3_moe": qwen_moe.QWEN3_MOE,
     }
 )
 
@@ -50,18 +41,26 @@ FAMILIES = MappingProxyType(
 def read_config(config: Mapping[str, Any], max_context: int | None = None) -> ModelSpec:
     """The spec of a config.json, if its architecture has a row. Raises as `spec_from_config`."""
     architectures = {row.config_name: name for name, row in FAMILIES.items()}
-    return spec_from_config(config, architectures, max_context)
+    readings = {name: row.config for name, row in FAMILIES.items()}
+    return spec_from_config(config, architectures, max_context, readings)
 
 
 def read_gguf(
     metadata: Mapping[str, Any],
     tensor_shapes: Mapping[str, tuple[int, ...]],
     max_context: int | None = None,
-    rope_factors: Sequence[float] | None = None,
+    rope_factors: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> ModelSpec:
     """The spec of a GGUF file, if its architecture has a row. Raises as `spec_from_gguf`."""
-    architectures = {row.gguf_name: name for name, row in FAMILIES.items()}
-    return spec_from_gguf(metadata, tensor_shapes, architectures, max_context, rope_factors)
+    written = Fields(GGUF, metadata).text("general.architecture")
+    has_experts = bool(metadata.get(f"{written}.expert_count"))
+    named = {row.gguf_name: name for name, row in FAMILIES.items() if row.gguf_name is not None}
+    with_experts = {row.gguf_name: name for name, row in FAMILIES.items() if row.has_experts}
+    plain = {row.gguf_name: name for name, row in FAMILIES.items() if not row.has_experts}
+    name = known_architecture(written, {key: key for key in named})
+    chosen = (with_experts if has_experts else plain).get(name, named[name])
+    reading = FAMILIES[chosen].gguf
+    return spec_from_gguf(metadata, tensor_shapes, chosen, max_context, rope_factors, reading)
 
 
 def slots(spec: ModelSpec) -> tuple[Slot, ...]:
@@ -79,8 +78,7 @@ def program(spec: ModelSpec) -> ModelProgram:
         num_heads=spec.num_heads,
         num_kv_heads=spec.num_kv_heads,
         head_size=spec.head_size,
-        inverse_frequencies=spec.rope.inverse_frequencies,
-        attention_factor=spec.rope.attention_factor,
+        ropes=(spec.rope,) if spec.local_rope is None else (spec.rope, spec.local_rope),
         context_length=spec.context_length,
     )
 

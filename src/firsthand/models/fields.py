@@ -2,7 +2,7 @@
 
 Owns: the checks, and errors that name the file, the field and the limit.
 May not know: what the fields mean. Standard library only.
-Read next: `spec.py`, its only user.
+Read next: `config_form.py`, its first user.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rotary frequencies: how fast each pair of dimensions turns, and how long contexts slow it.
 
 Owns: the formula of every scaling, over plain numbers.
-May not know: files and their keys (that is `spec.py`), tensors. Standard library only.
-Read next: `spec.py`, which reads the numbers; `compute/ops.py: rope`, which turns by them.
+May not know: files and their keys (that is `scaling.py`), tensors. Standard library only.
+Read next: `scaling.py`, which reads the numbers; `compute/ops.py: rope`, which turns by them.
 
 Pair i of a head of size D turns by position · f[i], with f[i] = theta^(−2i / D) when nothing is
 scaled (arXiv 2104.09864, equation 15). Every function gives the D / 2 frequencies; `yarn` and

@@ -2,7 +2,7 @@
 
 Owns: the keys of `rope_scaling`, `rope_parameters` and GGUF's `rope.*`, and their checks.
 May not know: the rest of a config, tensors. Standard library only.
-Read next: `rope.py`, the formulas; `spec.py`, the only user.
+Read next: `rope.py`, the formulas; `config_form.py` and `gguf_form.py`, the users.
 """
 
 from __future__ import annotations
@@ -53,11 +53,18 @@ GGUF_ROPE_KEYS = frozenset(
         "rope.scaling.yarn_beta_slow",
     )
 )
-ROPE_FACTORS = "rope_freqs.weight"  # in GGUF: divisors of the frequencies (D/2 of them)
+# In GGUF: divisors of the frequencies (D/2 of them), of Llama 3 and of LongRoPE.
+ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS = "rope_factors_long.weight"
+SHORT_FACTORS = "rope_factors_short.weight"
+ROPE_TENSORS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 
 
-def rope_fields(fields: Fields) -> Fields:
-    """One table from `rope_scaling`, `rope_parameters` and the fields beside them."""
+def rope_fields(fields: Fields, layer_type: str | None = None) -> Fields:
+    """One table from `rope_scaling`, `rope_parameters` and the fields beside them; where
+    `rope_parameters` has a table for each type of layer, that of `layer_type` alone."""
+    if layer_type is not None and layer_type in (tables := fields.table("rope_parameters")):
+        return rope_fields(Fields(CONFIG, {"rope_parameters": tables[layer_type]}))
     merged: dict[str, Any] = {}
     for place in ("rope_scaling", "rope_parameters"):
         for name, value in fields.table(place).items():
@@ -158,17 +165,27 @@ def from_gguf(
     tensor_shapes: Mapping[str, tuple[int, ...]],
     head_size: int,
     trained: int,
-    rope_factors: Sequence[float] | None,
+    context: int,
+    rope_factors: Mapping[str, Sequence[float]],
 ) -> RopeSpec:
+    """`rope_factors` are the values of those of `ROPE_TENSORS` that the file has."""
+    for name in ROPE_TENSORS:
+        if name in tensor_shapes and name not in rope_factors:
+            raise fields.error("rope", f"needs the factors of {name}, which were not given")
     found = _gguf_scaling(fields, head_size, trained)
-    if rope_factors is None and ROPE_FACTORS in tensor_shapes:
-        raise fields.error("rope", f"needs the factors of {ROPE_FACTORS}, which were not given")
-    if rope_factors is None:
+    if LONG_FACTORS in rope_factors:
+        original = fields.integer(
+            "rope.scaling.original_context_length", 2, MAX_CONTEXT, max(trained, 2)
+        )
+        kind, name = "longrope", LONG_FACTORS if context > original else SHORT_FACTORS
+    else:
+        kind, name = found.kind, ROPE_FACTORS
+    if name not in rope_factors:
         return found
-    given = Fields(GGUF, {ROPE_FACTORS: list(rope_factors)})
-    factors = given.numbers(ROPE_FACTORS, head_size // 2, 1e-6, MAX_FACTOR)
+    given = Fields(GGUF, {name: list(rope_factors[name])})
+    factors = given.numbers(name, head_size // 2, 1e-6, MAX_FACTOR)
     frequencies = rope.divided(found.inverse_frequencies, factors)
-    return RopeSpec(found.kind, frequencies, found.attention_factor)
+    return RopeSpec(kind, frequencies, found.attention_factor)
 
 
 def _gguf_scaling(fields: Fields, head_size: int, trained: int) -> RopeSpec:

@@ -27,6 +27,21 @@ class Matrix(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixRows:
+    """The rows of another matrix from `first_row` on."""
+
+    whole: Matrix
+    first_row: int
+
+    @property
+    def format(self) -> Format:
+        return self.whole.format
+
+    def rows(self, start: int, stop: int) -> Weight:
+        return self.whole.rows(self.first_row + start, self.first_row + stop)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """One tensor of a file. `shape` has the outermost dimension first: a matrix is (N, K).
 
@@ -106,14 +121,26 @@ class Checkpoint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """A tensor that holds several slots, by its canonical name. All its dimensions but the last are
+    rows, and a slot is those from `first_row` on."""
+
+    name: str
+    shape: tuple[int, ...]
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
     """A tensor that a model asks for, under its canonical (Hugging Face) name.
 
     `rope_heads` is set on query and key projections (and their biases): what `GgufLayout` says
     of their rows is undone with it. `is_head`: an error in it goes straight into the logits (the
-    output head, and an embedding, which may be tied to it); `int4` leaves it 8 bits.
-    `tied_to`: when the checkpoint has no such tensor, or has it at the same bytes as the named
-    one, it is that one.
+    output head, and an embedding, which may be tied to it); `int4` leaves it 8 bits. `is_exact`: it
+    stays as the file has it, whatever the quantization. `tied_to`: when the checkpoint has no such
+    tensor, or has it at the same bytes as the named one, it is that one. `part_of`: it may lie in
+    a larger tensor. `offset` is added to the values of a vector, but for those of a GGUF file,
+    whose converter has done it.
     """
 
     name: str
@@ -122,6 +149,9 @@ class Slot:
     rope_heads: int | None = None
     is_head: bool = False
     tied_to: str | None = None
+    is_exact: bool = False
+    part_of: Whole | None = None
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant import ggml
 from firsthand.quant.formats import Format
 from firsthand.weights.checkpoint import Checkpoint, GgufLayout, Slot, TensorInfo, WeightSink
+from firsthand.weights.cuts import with_parts
 from firsthand.weights.sources import (
     FileSource,
     Quantization,
@@ -108,6 +109,7 @@ def load(
     UnsupportedModel for number formats that we do not read.
     """
     layout = gguf_layout if checkpoint.form == "gguf" else None
+    checkpoint = with_parts(checkpoint, slots, layout)
     matched = _match(checkpoint, slots, layout)
     tied, own = {}, []
     for slot in slots:
@@ -150,13 +152,14 @@ def planned_bytes(
     """What the weights will take, without reading one: `LoadReport.held_bytes`, but for scales
     that need float32 and for a tied tensor that the file holds twice. Raises as `load` does."""
     layout = gguf_layout if checkpoint.form == "gguf" else None
-    infos = _match(checkpoint, slots, layout).infos
+    infos = _match(with_parts(checkpoint, slots, layout), slots, layout).infos
     places: dict[tuple[str, int], int] = {}
     for slot in slots:
         info = infos.get(slot.name)
         if info is None:
             continue
-        held = wished_format(info, quantization, is_head=slot.is_head)
+        asked: Quantization = "none" if slot.is_exact else quantization
+        held = wished_format(info, asked, is_head=slot.is_head)
         size = held.num_bytes(*slot.shape) if len(slot.shape) == 2 else 4 * slot.shape[0]
         places[info.file, info.offset] = size
     return sum(places.values())
@@ -172,11 +175,13 @@ def _hand_over(
 ) -> LoadedTensor:
     if len(slot.shape) == 1:
         values = read_vector(checkpoint, info, rope_heads)
+        if checkpoint.form != "gguf":
+            values += np.float32(slot.offset)
         sink.load_vector(slot.name, values)
         return LoadedTensor(slot.name, info.kind, "float32", info.num_bytes, values.nbytes)
     n, k = slot.shape
     file = FileSource(checkpoint, info, slot.name, (n, k), held_format(info), rope_heads)
-    source = open_source(file, quantization, is_head=slot.is_head)
+    source = open_source(file, "none" if slot.is_exact else quantization, is_head=slot.is_head)
     sink.load_weight(source)
     return _loaded(info, slot, source.format)
 

@@ -34,7 +34,7 @@ from firsthand.quant.formats import (
     row_blocks,
 )
 from firsthand.weights.bundles import IntegerMatrix
-from firsthand.weights.checkpoint import Checkpoint, TensorInfo
+from firsthand.weights.checkpoint import Checkpoint, MatrixRows, TensorInfo
 
 Quantization = Literal["auto", "none", "int8", "int4"]
 INT4_GROUP = 32
@@ -145,7 +145,8 @@ def wished_format(info: TensorInfo, quantization: Quantization, *, is_head: bool
     """The format that `open_source` gives a matrix of the file. Of a new 4-bit one the type of the
     scales is float16 here; the values may need float32."""
     held = held_format(info)
-    if quantization == "auto" and isinstance(info.matrix, IntegerMatrix):
+    matrix = info.matrix.whole if isinstance(info.matrix, MatrixRows) else info.matrix
+    if quantization == "auto" and isinstance(matrix, IntegerMatrix):
         return held
     if quantization == "none":
         return held if isinstance(held, FloatFormat) else FloatFormat("float32")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from firsthand.models.scaling import ROPE_FACTORS
+from firsthand.models.scaling import ROPE_TENSORS
 from firsthand.weights.checkpoint import GgufLayout
 
 # `0` or no leading zero: two spellings of one number would be two tensors for one slot.
@@ -25,7 +25,7 @@ _BARE = re.compile(r"(embed_tokens|layers|norm)\..+", re.ASCII)
 # The factors of newer ones are no slot either; they are read while the spec is made.
 _IGNORABLE = re.compile(
     rf"(.+\.)?rotary_emb\.inv_freq|blk\.{_NUMBER}\.attn_rot_embd(\.weight)?"
-    rf"|{re.escape(ROPE_FACTORS)}",
+    rf"|{'|'.join(map(re.escape, ROPE_TENSORS))}",
     re.ASCII,
 )
 

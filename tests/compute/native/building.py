@@ -16,7 +16,17 @@ import pytest
 
 CSRC = Path("src/firsthand/compute/native/csrc").absolute()
 HERE = Path(__file__).parent.absolute()
-SOURCES = [CSRC / name for name in ("plan.cpp", "weight.cpp", "dispatch.cpp", "threads.cpp")]
+SOURCES = [
+    CSRC / name
+    for name in (
+        "plan.cpp",
+        "plan_run.cpp",
+        "plan_rows.cpp",
+        "weight.cpp",
+        "dispatch.cpp",
+        "threads.cpp",
+    )
+]
 FLAGS = ["-std=c++20", "-O2", "-ffp-contract=off", "-fno-math-errno", "-w", "-Wno-psabi"]
 FLAGS += [f"-I{CSRC}"]
 EMULATED = ["-DFIRSTHAND_EMULATED", f"-I{HERE}"]

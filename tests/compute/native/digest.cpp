@@ -191,35 +191,65 @@ void attention(const Kernels& kernels) {
           row_tiles.push_back({r, 0, std::min(11, rows - 4 - r)});
         for (int32_t r = rows - 4; r < rows; ++r) row_tiles.push_back({r, 0, 1});
         const int64_t skip = static_cast<int64_t>(start) * d / 2;
-        const AttendCall call{q.data(),
-                              out.data(),
-                              positions.data() + start,
-                              row_tiles.data(),
-                              starts.data(),
-                              static_cast<int64_t>(starts.size()),
-                              block,
-                              h,
-                              0.3f,
-                              true,
-                              {cosine.data() + skip, sine.data() + skip, d},
-                              cache};
-        const int64_t items = static_cast<int64_t>(row_tiles.size()) * g;
-        const std::string line = "attend " + std::to_string(d) + " " + name;
-        kernels.attend(call, 0, items, scratch.data());
-        print(line, out.data(), rows * h * d);
-        // The same in parts, one chunk a round.
-        AttendParts parts{nullptr, 0, 1};
-        std::vector<float> memory(
-            static_cast<size_t>(rows * h * parts.query_floats(attend_stride(d))));
-        parts.memory = memory.data();
-        out.assign(out.size(), 0.0f);
-        for (; parts.first_chunk * kChunk < context; ++parts.first_chunk) {
-          kernels.attend_part(call, parts, 0, items, scratch.data());
-          kernels.attend_merge(call, parts, (parts.first_chunk + 1) * kChunk >= context, 0, items);
+        const struct {
+          float cap;
+          int64_t window;
+        } rules[] = {{0, 0}, {2.5f, 0}, {0, 70}, {1.5f, 5}};
+        for (const auto& rule : rules) {
+          const AttendCall call{q.data(),
+                                out.data(),
+                                positions.data() + start,
+                                row_tiles.data(),
+                                starts.data(),
+                                static_cast<int64_t>(starts.size()),
+                                block,
+                                h,
+                                0.3f,
+                                rule.cap,
+                                rule.window,
+                                true,
+                                {cosine.data() + skip, sine.data() + skip, d},
+                                cache};
+          const int64_t items = static_cast<int64_t>(row_tiles.size()) * g;
+          const std::string line =
+              "attend " + std::to_string(d) + " " + name + " window " + std::to_string(rule.window);
+          kernels.attend(call, 0, items, scratch.data());
+          print(line, out.data(), rows * h * d);
+          // The same in parts, one chunk a round.
+          AttendParts parts{nullptr, 0, 1, true, false};
+          std::vector<float> memory(
+              static_cast<size_t>(rows * h * parts.query_floats(attend_stride(d))));
+          parts.memory = memory.data();
+          out.assign(out.size(), 0.0f);
+          for (; parts.first_chunk * kChunk < context; ++parts.first_chunk) {
+            parts.is_first = parts.first_chunk == 0;
+            parts.is_last = (parts.first_chunk + 1) * kChunk >= context;
+            kernels.attend_part(call, parts, 0, items, scratch.data());
+            kernels.attend_merge(call, parts, 0, items);
+          }
+          print(line, out.data(), rows * h * d);
         }
-        print(line, out.data(), rows * h * d);
       }
     }
+}
+
+void experts(const Kernels& kernels) {
+  for (const int32_t count : {1, 4, 19, 64}) {
+    const std::vector<float> logits = floats(7 * count, 6.0f), shared = floats(7, 3.0f);
+    std::vector<float> weights(static_cast<size_t>(7 * (count + 1)) + 64);
+    for (const bool extra : {false, true}) {
+      const RouteCall call{logits.data(),   extra ? shared.data() : nullptr,
+                           weights.data(),  count,
+                           (count + 2) / 3, extra};
+      kernels.route(call, 0, 7);
+      print("route " + std::to_string(count), weights.data(), 7 * (count + (extra ? 1 : 0)));
+    }
+    const std::vector<int32_t> taken{1, 2, 5};
+    const std::vector<float> x = floats(3 * 37);
+    std::vector<float> out = floats(7 * 37);
+    kernels.add_expert({x.data(), taken.data(), weights.data(), out.data(), count, 37}, 0, 3);
+    print("expert " + std::to_string(count), out.data(), 7 * 37);
+  }
 }
 
 void rows(const Kernels& kernels) {
@@ -233,6 +263,9 @@ void rows(const Kernels& kernels) {
       kernels.activation({x.data(), y.data(), out.data(), kind}, 0, lanes);
       print("activation " + std::to_string(k), out.data(), 5 * k);
     }
+    std::vector<float> capped = x;
+    kernels.soft_cap(capped.data(), 7.5f, 0, lanes);
+    print("cap " + std::to_string(k), capped.data(), 5 * k);
     kernels.add(x.data(), y.data(), out.data(), 0, lanes);
     print("add " + std::to_string(k), out.data(), 5 * k);
   }
@@ -246,5 +279,6 @@ int main(int count, char** arguments) {
   std::fprintf(stderr, "%s\n", kernels.name);
   linear(kernels);
   attention(kernels);
+  experts(kernels);
   rows(kernels);
 }

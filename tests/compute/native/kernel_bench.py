@@ -7,6 +7,7 @@ May not know: formulas. Read next: `test_kernels.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,8 +81,7 @@ class Bench:
                 num_heads=model.num_heads,
                 num_kv_heads=num_kv_heads,
                 head_size=head_size,
-                inverse_frequencies=tuple(model.rope.inverse_frequencies),
-                attention_factor=factor,
+                ropes=(replace(model.rope, attention_factor=factor),),
                 context_length=model.context_length,
             ),
             max(rows, 1),

@@ -81,7 +81,9 @@ struct Model {
                                  {kWidth, kHeads * kHead},
                                  {kFfn, kWidth},
                                  {kFfn, kWidth},
-                                 {kWidth, kFfn}};
+                                 {kWidth, kFfn},
+                                 {3, kWidth},
+                                 {1, kWidth}};
     for (const auto& [n, k] : shapes) weights.push_back(weight(kind, n, k));
   }
 };
@@ -103,9 +105,10 @@ struct Store {
 
 // Layer 0 has every operator by itself, layer 1 the fused ones.
 std::unique_ptr<Plan> record(const Model& m, std::shared_ptr<Threads> threads, const char* isa) {
-  auto plan = std::make_unique<Plan>(kTokens, kTokens, kVocab, kPositions,
-                                     std::vector<double>{1.0, 0.5, 0.1, 0.01}, 1.0,
-                                     std::move(threads), choose_kernels(isa));
+  auto plan = std::make_unique<Plan>(
+      kTokens, kTokens, kVocab, kPositions,
+      std::vector<RotaryTable>{{{1.0, 0.5, 0.1, 0.01}, 1.0}, {{0.9, 0.4, 0.2, 0.03}, 1.5}},
+      std::move(threads), choose_kernels(isa));
   int64_t offset = 0;
   const auto buffer = [&](int64_t width) {
     const int made = plan->add_buffer(offset, width);
@@ -116,31 +119,39 @@ std::unique_ptr<Plan> record(const Model& m, std::shared_ptr<Threads> threads, c
   const int x = buffer(kWidth), h = buffer(kWidth), q = buffer(kHeads * kHead);
   const int k = buffer(kKvHeads * kHead), v = buffer(kKvHeads * kHead);
   const int mixed = buffer(kHeads * kHead), gate = buffer(kFfn), up = buffer(kFfn);
+  const int routed = buffer(3), shared = buffer(1), weights = buffer(4);
   const Activation none = Activation::none;
-  plan->add_op(EmbedOp{w[0], x});
-  plan->add_op(NormOp{x, ones(kWidth), 1e-5f, h});
-  plan->add_op(LinearOp{h, {w[1]}, {ones(kHeads * kHead)}, {q}, -1, {}, 0, none, false});
-  plan->add_op(LinearOp{h, {w[2]}, {{}}, {k}, -1, {}, 0, none, false});
-  plan->add_op(LinearOp{h, {w[3]}, {{}}, {v}, -1, {}, 0, none, false});
-  plan->add_op(RopeOp{q, kHeads, q});
-  plan->add_op(RopeOp{k, kKvHeads, k});
-  plan->add_op(StoreOp{0, k, v, false});
-  plan->add_op(AttendOp{0, q, mixed, kHeads, kKvHeads, false});
-  plan->add_op(LinearOp{mixed, {w[4]}, {{}}, {h}, -1, {}, 0, none, false});
+  plan->add_op(EmbedOp{w[0], 1.5f, x});
+  plan->add_op(NormOp{x, 1, ones(kWidth), 1e-5f, h});
+  plan->add_op(LinearOp{h, {w[1]}, {ones(kHeads * kHead)}, {q}, -1, {}, 0, none, false, 0});
+  plan->add_op(LinearOp{h, {w[2]}, {{}}, {k}, -1, {}, 0, none, false, 0});
+  plan->add_op(LinearOp{h, {w[3]}, {{}}, {v}, -1, {}, 0, none, false, 0});
+  plan->add_op(NormOp{q, kHeads, ones(kHead), 1e-5f, q});
+  plan->add_op(RopeOp{q, kHeads, 0, q});
+  plan->add_op(RopeOp{k, kKvHeads, 0, k});
+  plan->add_op(StoreOp{0, k, v, false, 0});
+  plan->add_op(AttendOp{0, q, mixed, kHeads, kKvHeads, 0.35f, 0, 0, false, 0});
+  plan->add_op(LinearOp{mixed, {w[4]}, {{}}, {h}, -1, {}, 0, none, false, 0});
   plan->add_op(AddOp{x, h, x});
-  plan->add_op(LinearOp{x, {w[5]}, {{}}, {gate}, -1, ones(kWidth), 1e-5f, none, false});
-  plan->add_op(LinearOp{x, {w[6]}, {{}}, {up}, -1, ones(kWidth), 1e-5f, none, false});
+  plan->add_op(LinearOp{x, {w[5]}, {{}}, {gate}, -1, ones(kWidth), 1e-5f, none, false, 0});
+  plan->add_op(LinearOp{x, {w[6]}, {{}}, {up}, -1, ones(kWidth), 1e-5f, none, false, 0});
   plan->add_op(ActivationOp{gate, up, gate, Activation::silu});
-  plan->add_op(LinearOp{gate, {w[7]}, {{}}, {x}, x, {}, 0, none, false});
+  plan->add_op(LinearOp{gate, {w[7]}, {{}}, {x}, x, {}, 0, none, false, 0});
   plan->add_op(LinearOp{
-      x, {w[1], w[2], w[3]}, {{}, {}, {}}, {q, k, v}, -1, ones(kWidth), 1e-5f, none, false});
-  plan->add_op(StoreOp{1, k, v, true});
-  plan->add_op(AttendOp{1, q, mixed, kHeads, kKvHeads, true});
-  plan->add_op(LinearOp{mixed, {w[4]}, {{}}, {x}, x, {}, 0, none, false});
+      x, {w[1], w[2], w[3]}, {{}, {}, {}}, {q, k, v}, -1, ones(kWidth), 1e-5f, none, false, 0});
+  plan->add_op(StoreOp{1, k, v, true, 1});
+  plan->add_op(AttendOp{1, q, mixed, kHeads, kKvHeads, 0.3f, 5.0f, 70, true, 1});
+  plan->add_op(LinearOp{mixed, {w[4]}, {{}}, {x}, x, {}, 0, none, false, 0});
   plan->add_op(LinearOp{
-      x, {w[5], w[6]}, {{}, {}}, {gate}, -1, ones(kWidth), 1e-5f, Activation::gelu_tanh, false});
-  plan->add_op(LinearOp{gate, {w[7]}, {{}}, {x}, x, {}, 0, none, false});
-  plan->add_op(LinearOp{x, {w[0]}, {{}}, {}, -1, ones(kWidth), 1e-5f, none, true});
+      x, {w[5], w[6]}, {{}, {}}, {gate}, -1, ones(kWidth), 1e-5f, Activation::gelu_tanh, false, 0});
+  plan->add_op(LinearOp{gate, {w[7]}, {{}}, {x}, x, {}, 0, none, false, 0});
+  // Three experts, of which two are one and the same, and a shared one.
+  const Expert one{{w[5], w[6]}, {w[7]}};
+  plan->add_op(LinearOp{x, {w[8], w[9]}, {{}, {}}, {routed, shared}, -1, {}, 0, none, false, 0});
+  plan->add_op(RouteOp{routed, shared, weights, 2, true});
+  plan->add_op(ExpertsOp{x, weights, h, {one, one, {{w[6], w[5]}, {w[7]}}, one}, Activation::silu});
+  plan->add_op(AddOp{x, h, x});
+  plan->add_op(LinearOp{x, {w[0]}, {{}}, {}, -1, ones(kWidth), 1e-5f, none, true, 2.0f});
   plan->finish();
   return plan;
 }

@@ -58,10 +58,11 @@ def test_wrong_sizes_are_refused_when_the_plan_is_built() -> None:
     """The border to C++ checks what a kernel will index: widths, lengths, heads, layers."""
 
     def plan() -> tuple[_native.Plan, int, int]:
-        made = _native.Plan(4, 4, 10, 8, [1.0, 0.5, 0.25, 0.1], 1.0, _native.Threads(1))
+        made = _native.Plan(4, 4, 10, 8, [([1.0, 0.5, 0.25, 0.1], 1.0)], _native.Threads(1))
         return made, made.add_buffer(0, 16), made.add_buffer(1024, 24)
 
     weight = _native.PackedWeight("float32", 24, 16)
+    many = [weight] * 16
     gain = np.ones(20, np.float32)
     made, narrow, wide = plan()
     made.linear(narrow, [weight], [None], [wide])
@@ -79,9 +80,25 @@ def test_wrong_sizes_are_refused_when_the_plan_is_built() -> None:
         lambda: made.rope(narrow, 3, narrow),
         lambda: made.store(-1, narrow, narrow),
         lambda: made.store(0, narrow, wide),
-        lambda: made.attend(0, narrow, narrow, 2, 0),
-        lambda: made.attend(0, narrow, narrow, 3, 2),
-        lambda: made.attend(0, narrow, wide, 2, 1),
+        lambda: made.attend(0, narrow, narrow, 2, 0, 1.0),
+        lambda: made.attend(0, narrow, narrow, 3, 2, 1.0),
+        lambda: made.attend(0, narrow, wide, 2, 1, 1.0),
+        lambda: made.attend(0, narrow, narrow, 2, 1, -1.0),
+        lambda: made.attend(0, narrow, narrow, 2, 1, 1.0, cap=-1.0),
+        lambda: made.attend(0, narrow, narrow, 2, 1, 1.0, window=-1),
+        lambda: made.attend(0, narrow, narrow, 2, 1, 1.0, table=1),
+        lambda: made.store(0, narrow, narrow, table=1),
+        lambda: made.rope(narrow, 2, narrow, table=-1),
+        lambda: made.norm(narrow, gain, 1e-5, narrow, num_heads=0),
+        lambda: made.norm(narrow, np.ones(8, np.float32), 1e-5, narrow, num_heads=3),
+        lambda: made.route(narrow, narrow, 0, False),
+        lambda: made.route(narrow, narrow, 17, False),
+        lambda: made.route(narrow, wide, 2, False),
+        lambda: made.route(narrow, narrow, 2, False, shared=wide),
+        lambda: made.experts(narrow, narrow, narrow, [weight], [weight], [weight], "silu"),
+        lambda: made.experts(narrow, narrow, narrow, many, many, [], "silu"),
+        lambda: made.experts(narrow, narrow, wide, many, many, many, "silu"),
+        lambda: made.experts(narrow, narrow, narrow, many, many, many, "silu"),
         lambda: made.activation(narrow, wide, narrow, "silu"),
         lambda: made.add(narrow, wide, narrow),
         lambda: made.add(narrow, 7, narrow),

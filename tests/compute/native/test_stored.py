@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from firsthand.compute.native import _native
-from firsthand.compute.native.executor import Stored, packing_fingerprint
+from firsthand.compute.native.packing import Stored, packing_fingerprint
 from firsthand.quant.formats import FloatFormat
 
 pytestmark = pytest.mark.native
@@ -112,5 +112,5 @@ def test_the_fingerprint_is_that_of_the_packing(monkeypatch: pytest.MonkeyPatch)
     def moved(packed: _native.PackedWeight, row0: int, block: object) -> None:
         return None
 
-    monkeypatch.setattr("firsthand.compute.native.executor._fill", moved)
+    monkeypatch.setattr("firsthand.compute.native.packing.fill_rows", moved)
     assert packing_fingerprint() != first

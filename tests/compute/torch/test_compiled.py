@@ -180,7 +180,7 @@ def test_a_graph_is_the_formulas(spec: ModelSpec) -> None:
     x = torch.randn(3, 24, generator=torch.Generator().manual_seed(0))
     angle = torch.arange(3)[:, None, None] * torch.ones(8)
     turn = (angle.cos(), angle.sin())
-    found = graph_of(piece)(x, *turn, *(weights[name] for name in piece.weights))
+    found = graph_of(piece, 1)(x, *turn, *(weights[name] for name in piece.weights))
     h = formulas.norm(x, weights["model.layers.0.input_layernorm.weight"], 1e-5)
     prefix = "model.layers.0.self_attn"
     q, k, v = (

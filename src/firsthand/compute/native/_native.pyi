@@ -62,8 +62,7 @@ class Plan:
         max_logit_rows: int,
         vocab: int,
         num_positions: int,
-        frequencies: Sequence[float],
-        attention_factor: float,
+        tables: Sequence[tuple[Sequence[float], float]],
         threads: Threads,
         isa: str = "",
     ) -> None: ...
@@ -74,8 +73,8 @@ class Plan:
     @property
     def scratch_bytes(self) -> int: ...
     def add_buffer(self, offset: int, width: int) -> int: ...
-    def embed(self, table: PackedWeight, out: int) -> None: ...
-    def norm(self, x: int, gain: Floats, eps: float, out: int) -> None: ...
+    def embed(self, table: PackedWeight, out: int, scale: float = 1.0) -> None: ...
+    def norm(self, x: int, gain: Floats, eps: float, out: int, num_heads: int = 1) -> None: ...
     def linear(
         self,
         x: int,
@@ -87,11 +86,35 @@ class Plan:
         eps: float = 0.0,
         gated: str = "",
         logits: bool = False,
+        cap: float = 0.0,
     ) -> None: ...
-    def rope(self, x: int, num_heads: int, out: int) -> None: ...
-    def store(self, layer: int, k: int, v: int, rotate: bool = False) -> None: ...
+    def rope(self, x: int, num_heads: int, out: int, table: int = 0) -> None: ...
+    def store(self, layer: int, k: int, v: int, rotate: bool = False, table: int = 0) -> None: ...
     def attend(
-        self, layer: int, q: int, out: int, num_heads: int, num_kv_heads: int, rotate: bool = False
+        self,
+        layer: int,
+        q: int,
+        out: int,
+        num_heads: int,
+        num_kv_heads: int,
+        scale: float,
+        cap: float = 0.0,
+        window: int = 0,
+        rotate: bool = False,
+        table: int = 0,
+    ) -> None: ...
+    def route(
+        self, logits: int, out: int, top_k: int, renormalise: bool, shared: int = -1
+    ) -> None: ...
+    def experts(
+        self,
+        x: int,
+        weights: int,
+        out: int,
+        gates: Sequence[PackedWeight],
+        ups: Sequence[PackedWeight],
+        downs: Sequence[PackedWeight],
+        kind: str,
     ) -> None: ...
     def activation(self, gate: int, up: int, out: int, kind: str) -> None: ...
     def add(self, x: int, y: int, out: int) -> None: ...

@@ -1,19 +1,17 @@
 """The default executor: packs weights, records and fuses the plan once, replays it for each batch.
 
-Owns: how a weight is packed, and how an operator of the plan becomes a call of `_native`.
+Owns: the packed weights, and how an operator of the plan becomes a call of `_native`.
 May not know: models, scheduling, files.
-Read next: `csrc/module.cpp` (the border), `csrc/plan.cpp` (the replay).
+Read next: `packing.py`, `csrc/module.cpp` (the border), `csrc/plan_run.cpp` (the replay).
 
 The memory of a step is fixed at `prepare`; `run` allocates nothing in C++.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,23 +21,12 @@ from firsthand.compute.executor import Held, ModelProgram, OpTime
 from firsthand.compute.fusion import RULES, check_rules, fuse
 from firsthand.compute.native import _native
 from firsthand.compute.native.cores import available_threads
+from firsthand.compute.native.packing import Stored, fill_rows, new_packed, packing_fingerprint
 from firsthand.compute.plan import Op, Value, lay_out, record
 from firsthand.config import MAX_THREADS
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.store import KVStore
-from firsthand.quant import round as rounding
-from firsthand.quant.formats import (
-    ChannelFormat,
-    ChannelWeight,
-    FloatFormat,
-    FloatWeight,
-    Format,
-    GroupedFormat,
-    GroupedWeight,
-    Weight,
-    WeightSource,
-    row_blocks,
-)
+from firsthand.quant.formats import Format, WeightSource, row_blocks
 
 MAX_HEAD_SIZE = 512
 
@@ -92,9 +79,9 @@ class NativeExecutor:
 
     def load_weight(self, source: WeightSource) -> None:
         n, k = source.shape
-        packed = _packed(source.format, n, k)
+        packed = new_packed(source.format, n, k)
         for start, stop in row_blocks(n, k):
-            _fill(packed, start, source.rows(start, stop))
+            fill_rows(packed, start, source.rows(start, stop))
         source.release()
         self._weights[source.name] = packed
         self._formats[source.name] = source.format
@@ -107,7 +94,7 @@ class NativeExecutor:
     ) -> _native.PackedWeight:
         """A matrix over memory that holds it as `packed` gave it; no copy. The memory must stay as
         it is. Raises ValueError where size or format is wrong."""
-        return _packed(format, n, k, stored)
+        return new_packed(format, n, k, stored)
 
     def load_packed(self, name: str, weight: _native.PackedWeight, format: Format) -> None:
         self._weights[name] = weight
@@ -127,8 +114,8 @@ class NativeExecutor:
             self._vectors[name] = self._vectors[target]
 
     def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None:
-        even = program.head_size == 2 * len(program.inverse_frequencies)
-        if not even or program.head_size > MAX_HEAD_SIZE:
+        sizes = {2 * len(rope.inverse_frequencies) for rope in program.ropes}
+        if sizes != {program.head_size} or program.head_size > MAX_HEAD_SIZE:
             raise UnsupportedModel(
                 f"head size {program.head_size}: must be even and at most {MAX_HEAD_SIZE}"
             )
@@ -139,8 +126,7 @@ class NativeExecutor:
             max_logit_rows,
             program.vocab_size,
             program.context_length,
-            program.inverse_frequencies,
-            program.attention_factor,
+            [(rope.inverse_frequencies, rope.attention_factor) for rope in program.ropes],
             self._threads,
             self.isa,
         )
@@ -149,7 +135,7 @@ class NativeExecutor:
             value: plan.add_buffer(offset, value.width) for value, offset in layout.offsets.items()
         }
         for op in self.ops:
-            self._lower(plan, op, buffers)
+            self._lower(plan, op, buffers, program.head_size)
         plan.finish()
         self._plan = plan
         self._bound = None
@@ -238,7 +224,7 @@ class NativeExecutor:
         weights = [self._weights[name] for name in op.weights]
         match op.name:
             case "attend":
-                return batch.num_context_tokens * store.layer(op.layer).slot_bytes
+                return batch.num_context_tokens(op.rule.window) * store.layer(op.layer).slot_bytes
             case "embed":
                 return batch.num_tokens * weights[0].num_bytes // weights[0].n
             case _:
@@ -247,7 +233,7 @@ class NativeExecutor:
     def _macs_of(self, op: Op, batch: FlatBatch) -> int:
         match op.name:
             case "attend":
-                return 2 * op.inputs[0].width * batch.num_seen_tokens
+                return 2 * op.inputs[0].width * batch.num_seen_tokens(op.rule.window)
             case "linear" | "head":
                 rows = batch.logit_rows.shape[0] if op.name == "head" else batch.num_tokens
                 shapes = [self._shape_of(name) for name in op.weights]
@@ -255,22 +241,22 @@ class NativeExecutor:
             case _:
                 return 0
 
-    def _lower(self, plan: _native.Plan, op: Op, buffers: dict[Value, int]) -> None:
+    def _lower(self, plan: _native.Plan, op: Op, buffers: dict[Value, int], head_size: int) -> None:
         """Hand one operator to C++."""
         inputs = [buffers[value] for value in op.inputs]
         outputs = [buffers[value] for value in op.outputs if not value.is_logits]
         match op.name:
             case "embed":
-                plan.embed(self._weights[op.weights[0]], outputs[0])
+                plan.embed(self._weights[op.weights[0]], outputs[0], op.factor)
             case "norm":
                 gain, eps = op.norm or ("", 0.0)
-                plan.norm(inputs[0], self._vectors[gain], eps, outputs[0])
+                plan.norm(inputs[0], self._vectors[gain], eps, outputs[0], op.num_heads)
             case "linear" | "head":
                 self._lower_linear(plan, op, inputs[0], outputs, buffers)
             case "rope":
-                plan.rope(inputs[0], op.num_heads, outputs[0])
+                plan.rope(inputs[0], op.num_heads, outputs[0], op.table)
             case "store":
-                plan.store(op.layer, inputs[0], inputs[1], op.rotate)
+                plan.store(op.layer, inputs[0], inputs[1], op.rotate, op.table)
             case "attend":
                 plan.attend(
                     op.layer,
@@ -278,14 +264,30 @@ class NativeExecutor:
                     outputs[0],
                     op.num_heads,
                     op.num_kv_heads,
+                    op.rule.scale_of(head_size),
+                    op.rule.cap or 0.0,
+                    op.rule.window or 0,
                     op.rotate,
+                    op.table,
                 )
             case "activation":
                 plan.activation(inputs[0], inputs[1], outputs[0], op.kind)
             case "add":
                 plan.add(inputs[0], inputs[1], outputs[0])
+            case "route" | "experts":
+                self._lower_experts(plan, op, inputs, outputs[0])
             case _:
                 raise UnsupportedModel(f"the native executor has no operator {op.name!r}")
+
+    def _lower_experts(self, plan: _native.Plan, op: Op, inputs: Sequence[int], out: int) -> None:
+        if op.routing is not None:
+            shared = inputs[1] if len(inputs) > 1 else -1
+            plan.route(inputs[0], out, op.routing.top_k, op.routing.renormalise, shared)
+            return
+        gates, ups, downs = (
+            [self._weights[name] for name in op.weights[which::3]] for which in range(3)
+        )
+        plan.experts(inputs[0], inputs[1], out, gates, ups, downs, op.kind)
 
     def _lower_linear(
         self,
@@ -306,91 +308,8 @@ class NativeExecutor:
             eps,
             op.gated,
             op.name == "head",
+            op.factor,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A packed matrix, ready to be written to a file."""
-
-    name: str
-    format: Format
-    weight: _native.PackedWeight
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.weight.n, self.weight.k
-
-    @property
-    def num_bytes(self) -> int:
-        return self.weight.stored_bytes
-
-    def pieces(self) -> Iterator[memoryview]:
-        """Its bytes, in order, without a copy."""
-        panels, scales = self.weight.parts()
-        yield panels.data
-        yield memoryview(bytes(self.weight.stored_scales_at - panels.size))
-        yield scales.data
-        yield memoryview(bytes(self.num_bytes - self.weight.stored_scales_at - scales.size))
-
-
-def packing_fingerprint() -> str:
-    """A hash of what packing makes of a few small weights, one of each kind. It is part of the name
-    of whatever is stored: another layout, or another rounding, is never taken for this one."""
-    n, k = 19, 70
-    values = (np.arange(n * k, dtype=np.float32).reshape(n, k) * 37 % 101 - 50) / np.float32(64)
-    samples: list[Weight] = [
-        FloatWeight(FloatFormat("float32"), values),
-        FloatWeight(FloatFormat("float16"), values.astype(np.float16)),
-        FloatWeight(FloatFormat("bfloat16"), (values.view(np.uint32) >> 16).astype(np.uint16)),
-        rounding.to_channel_int8(values),
-        rounding.to_grouped(values, 4, 32, "float16"),
-        rounding.to_grouped(values, 8, 32, "float32"),
-    ]
-    digest = hashlib.sha256()
-    for sample in samples:
-        weight = _packed(sample.format, n, k)
-        _fill(weight, 0, sample)
-        for piece in Stored("sample", sample.format, weight).pieces():
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def _packed(
-    format: Format, n: int, k: int, stored: NDArray[np.uint8] | None = None
-) -> _native.PackedWeight:
-    """An empty one, or over `stored`."""
-    match format:
-        case FloatFormat(dtype):
-            return _native.PackedWeight(dtype, n, k, stored=stored)
-        case ChannelFormat():
-            return _native.PackedWeight("channel", n, k, stored=stored)
-        case GroupedFormat():
-            return _native.PackedWeight(
-                f"grouped{format.bits}",
-                n,
-                k,
-                format.group,
-                format.scale_dtype == "float16",
-                format.has_minimum,
-                format.zero,
-                stored,
-            )
-
-
-def _fill(packed: _native.PackedWeight, row0: int, block: Weight) -> None:
-    match block:
-        case FloatWeight(_, values):
-            packed.fill_float(row0, np.ascontiguousarray(values))
-        case ChannelWeight(_, codes, scales):
-            packed.fill_channel(row0, np.ascontiguousarray(codes), np.ascontiguousarray(scales))
-        case GroupedWeight(_, codes, scales, minima):
-            packed.fill_grouped(
-                row0,
-                np.ascontiguousarray(codes),
-                np.ascontiguousarray(scales),
-                None if minima is None else np.ascontiguousarray(minima),
-            )
 
 
 def _shape(op: Op, batch: FlatBatch) -> tuple[int, ...]:

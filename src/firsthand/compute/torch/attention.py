@@ -4,45 +4,70 @@ Owns: the mathematics of one sequence's attention, and the one function that mak
 May not know: stores, slots, batches, weights, layers.
 Read next: `ops.py`, which reads keys and values back from the store and calls one of these.
 
-All three are (t, H, D) = attention(q (t, H, D), k (n, G, D), v (n, G, D), positions (t,)): query
-row r stands at positions[r], key row p at position p, and sees the keys 0 … positions[r].
+All three are (t, H, D) = attention(q (t, H, D), k (n, G, D), v (n, G, D), positions (t,), rule):
+query row r stands at positions[r], key row p at position p, and sees the keys 0 … positions[r], or
+the last of them where the rule has a window.
 Shapes are asserted by name at every change of form; `python -O` leaves the asserts out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
+from firsthand.compute.ops import PLAIN_ATTENTION, AttentionRule
+
 AttentionName = Literal["formula", "tiled", "fast"]
-Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Attention(Protocol):
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        positions: torch.Tensor,
+        rule: AttentionRule = PLAIN_ATTENTION,
+    ) -> torch.Tensor: ...
+
 
 CHUNK = 64  # keys per tile; fixed, and counted from position 0
 
 
-def causal_mask(query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
-    """(t, n) True where the query may see the key: never a later position.
+def causal_mask(
+    query_positions: torch.Tensor, key_positions: torch.Tensor, window: int | None = None
+) -> torch.Tensor:
+    """(t, n) True where the query may see the key: never a later position, nor one that is
+    `window` or more before it.
 
     Built from positions alone, so it is right for a whole prompt, a piece of one, and one token
     after a long cache; a sequence needs no padding, so there is nothing else to hide.
     """
-    return key_positions[None, :] <= query_positions[:, None]
+    distance = query_positions[:, None] - key_positions[None, :]
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+
+
+def capped(scores: torch.Tensor, cap: float | None) -> torch.Tensor:
+    return scores if cap is None else cap * torch.tanh(scores / cap)
 
 
 def formula(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    positions: torch.Tensor,
+    rule: AttentionRule = PLAIN_ATTENTION,
 ) -> torch.Tensor:
     """softmax(q · kᵀ / sqrt(D) + mask) · v as it is printed. arXiv 1706.03762, equation 1."""
     t, num_heads, head_size = q.shape
     n = k.shape[0]
     q, k, v = by_head(q, k, v)
-    scores = (q * scale(head_size)) @ k.transpose(1, 2)
+    scores = capped((q * rule.scale_of(head_size)) @ k.transpose(1, 2), rule.cap)
     assert has_shape(scores, H=num_heads, t=t, n=n)
-    mask = causal_mask(positions, torch.arange(n, device=positions.device))
+    mask = causal_mask(positions, torch.arange(n, device=positions.device), rule.window)
     assert has_shape(mask, t=t, n=n)
     mixed = softmax(scores.masked_fill(~mask, -math.inf)) @ v
     assert has_shape(mixed, H=num_heads, t=t, D=head_size)
@@ -60,30 +85,35 @@ def softmax(scores: torch.Tensor) -> torch.Tensor:
 
 
 def tiled(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    positions: torch.Tensor,
+    rule: AttentionRule = PLAIN_ATTENTION,
 ) -> torch.Tensor:
     """The same without ever holding (t, n) scores: keys come in tiles, softmax runs along.
 
     For each row: m is the largest score so far, l the sum of exp(score − m), o the weighted
     sum of values. When a tile raises m, what was summed under the old one is multiplied by
-    exp(m_old − m_new). Position 0 is in the first tile and every row sees it, so m is finite
-    from there on. arXiv 1805.02867, algorithm 3; arXiv 2205.14135, algorithm 1.
+    exp(m_old − m_new). Until a row has met a key that it sees, m is −∞, and what was summed is 0.
+    arXiv 1805.02867, algorithm 3; arXiv 2205.14135, algorithm 1.
     """
     t, num_heads, head_size = q.shape
     q, k, v = by_head(q, k, v)
-    q = q * scale(head_size)
+    q = q * rule.scale_of(head_size)
     m = torch.full((num_heads, t, 1), -math.inf, dtype=q.dtype, device=q.device)
     total = torch.zeros_like(m)  # l
     o = torch.zeros_like(q)
     for start in range(0, k.shape[1], CHUNK):
         tile = slice(start, min(start + CHUNK, k.shape[1]))
         key_positions = torch.arange(tile.start, tile.stop, device=positions.device)
-        scores = q @ k[:, tile].transpose(1, 2)
-        scores = scores.masked_fill(~causal_mask(positions, key_positions), -math.inf)
+        scores = capped(q @ k[:, tile].transpose(1, 2), rule.cap)
+        mask = causal_mask(positions, key_positions, rule.window)
+        scores = scores.masked_fill(~mask, -math.inf)
         assert has_shape(scores, H=num_heads, t=t, tile=tile.stop - tile.start)
         m_new = torch.maximum(m, scores.amax(dim=-1, keepdim=True))
-        weights = torch.exp(scores - m_new)
-        rescale = torch.exp(m - m_new)
+        weights = torch.exp(scores - m_new).masked_fill(~mask, 0.0)
+        rescale = torch.exp(m - m_new).masked_fill(m.isneginf(), 0.0)  # never ∞ − ∞
         total = total * rescale + weights.sum(dim=-1, keepdim=True)
         o = o * rescale + weights @ v[:, tile]
         m = m_new
@@ -92,14 +122,20 @@ def tiled(
 
 
 def fast(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    positions: torch.Tensor,
+    rule: AttentionRule = PLAIN_ATTENTION,
 ) -> torch.Tensor:
-    """The same by torch's fused call; the mask is ours."""
+    """The same by torch's fused call; the mask is ours. It has no cap: then the formula."""
+    if rule.cap is not None:
+        return formula(q, k, v, positions, rule)
     t, num_heads, head_size = q.shape
-    mask = causal_mask(positions, torch.arange(k.shape[0], device=positions.device))
+    mask = causal_mask(positions, torch.arange(k.shape[0], device=positions.device), rule.window)
     q, k, v = by_head(q, k, v)
     mixed = torch.nn.functional.scaled_dot_product_attention(
-        q[None], k[None], v[None], attn_mask=mask[None, None], scale=scale(head_size)
+        q[None], k[None], v[None], attn_mask=mask[None, None], scale=rule.scale_of(head_size)
     )
     assert has_shape(mixed, one=1, H=num_heads, t=t, D=head_size)
     return mixed[0].transpose(0, 1)
@@ -108,11 +144,6 @@ def fast(
 ATTENTIONS: MappingProxyType[AttentionName, Attention] = MappingProxyType(
     {"formula": formula, "tiled": tiled, "fast": fast}
 )
-
-
-def scale(head_size: int) -> float:
-    """1 / sqrt(D), so that scores of independent unit vectors have variance 1."""
-    return float(head_size**-0.5)
 
 
 def by_head(

@@ -4,9 +4,10 @@ Owns: where a recorded plan is cut, the graph of each piece, padding, and the co
 May not know: models, how weights were loaded, how an operator that touches the batch is computed.
 Read next: `formulas.py`, what a graph is made of; `compute/buckets.py`, which bucket a step gets.
 
-What is compiled: norm, linear, rope, activation and add. They know nothing but their own rows, so
-rows of zeros below change nothing and are cut off again. What is not: embed, store, attend and
-head, which see the step's own rows only. Padding therefore never comes near the store.
+What is compiled: norm, linear, rope, activation, add and route. They know nothing but their own
+rows, so rows of zeros below change nothing and are cut off again. What is not: embed, store,
+attend, experts (who has which rows shows only then) and head, which see the step's own rows only.
+Padding therefore never comes near the store.
 
 A graph takes its weights as arguments. All layers of a model have the same shape, so a bucket
 needs three graphs, however many layers there are. A graph is compiled when a step first needs it.
@@ -23,17 +24,17 @@ from typing import Any
 import torch
 
 from firsthand.compute.buckets import Buckets, CompileFacts
-from firsthand.compute.ops import Ops
+from firsthand.compute.ops import ExpertWeights, Ops
 from firsthand.compute.plan import Op, Value
 from firsthand.compute.torch import formulas
+from firsthand.compute.torch.ops import Rotation
 from firsthand.errors import InvalidRequest
 
 MAX_REASON = 300  # characters of an error of torch's
-ROW_WISE = ("norm", "linear", "rope", "activation", "add")
+ROW_WISE = ("norm", "linear", "rope", "activation", "add", "route")
 
 Tensors = tuple[torch.Tensor, ...]
 Graph = Callable[..., Tensors]
-Rotation = tuple[torch.Tensor, torch.Tensor]
 Around = Callable[["Piece", Callable[[], Tensors]], Tensors]
 
 
@@ -84,12 +85,12 @@ class CompiledSteps:
         self,
         bucket: int,
         ops: Ops[torch.Tensor],
-        turn: Rotation,
+        turns: Sequence[Rotation],
         num_tokens: int,
         around: Around | None = None,
     ) -> torch.Tensor:
         """(L, V) the logits. `ops` is an `Ops` over the batch; `around` runs each piece's call."""
-        cos, sin = (pad_rows(table, bucket) for table in turn)
+        angles = [pad_rows(table, bucket) for turn in turns for table in turn]
         values: dict[Value, torch.Tensor] = {}
         for part in self._parts:
             if isinstance(part, Op):
@@ -99,8 +100,8 @@ class CompiledSteps:
                     values[part.outputs[0]] = result
                 continue
             arguments = [pad_rows(values[value], bucket) for value in part.inputs]
-            arguments += [cos, sin, *(self._weights[name] for name in part.weights)]
-            graph = self._graph(part, bucket)
+            arguments += [*angles, *(self._weights[name] for name in part.weights)]
+            graph = self._graph(part, bucket, len(turns))
 
             def call(graph: Graph = graph, arguments: list[Any] = arguments) -> Tensors:
                 return graph(*arguments)
@@ -109,12 +110,12 @@ class CompiledSteps:
             values.update(zip(part.outputs, outputs, strict=True))
         return values[self._parts[-1].outputs[0]]
 
-    def _graph(self, piece: Piece, bucket: int) -> Graph:
+    def _graph(self, piece: Piece, bucket: int, num_turns: int) -> Graph:
         """The first call of a graph compiles it; that call's time is its compile time."""
         found = self._graphs.get((piece.shape, bucket))
         if found is not None:
             return found
-        graph = torch.compile(graph_of(piece), fullgraph=True, dynamic=False)
+        graph = torch.compile(graph_of(piece, num_turns), fullgraph=True, dynamic=False)
 
         def first_call(*arguments: torch.Tensor) -> Tensors:
             started_s = time.perf_counter()
@@ -161,6 +162,8 @@ def _piece(
             op.norm and op.norm[1],
             op.num_heads,
             op.kind,
+            op.table,
+            op.routing,
         )
         for op in ops
     ]
@@ -176,8 +179,8 @@ def weights_of(op: Op) -> tuple[str, ...]:
     return (*gain, *op.weights, *(name for name in op.biases if name is not None))
 
 
-def graph_of(piece: Piece) -> torch.fx.GraphModule:
-    """The piece as calls of torch: (inputs …, cos, sin, weights …) → outputs.
+def graph_of(piece: Piece, num_turns: int) -> torch.fx.GraphModule:
+    """The piece as calls of torch: (inputs …, cos and sin of each turn, weights …) → outputs.
 
     A module of its own per bucket, so that no graph is taken for a variant of another: of those,
     torch keeps only a few.
@@ -188,19 +191,21 @@ def graph_of(piece: Piece) -> torch.fx.GraphModule:
         return torch.fx.Proxy(graph.placeholder(name))
 
     values: dict[Value, Any] = {v: argument(f"x{n}") for n, v in enumerate(piece.inputs)}
-    turn = (argument("cos"), argument("sin"))
+    turns = [(argument(f"cos{n}"), argument(f"sin{n}")) for n in range(num_turns)]
     weights = {name: argument(f"w{n}") for n, name in enumerate(piece.weights)}
     for op in piece.ops:
-        values[op.outputs[0]] = _row_wise(op, [values[v] for v in op.reads], weights, turn)
+        values[op.outputs[0]] = _row_wise(op, [values[v] for v in op.reads], weights, turns)
     graph.output(tuple(values[v].node for v in piece.outputs))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _row_wise(op: Op, x: Sequence[Any], weights: Mapping[str, Any], turn: tuple[Any, Any]) -> Any:
+def _row_wise(
+    op: Op, x: Sequence[Any], weights: Mapping[str, Any], turns: Sequence[tuple[Any, Any]]
+) -> Any:
     match op.name:
         case "norm":
             assert op.norm is not None
-            return formulas.norm(x[0], weights[op.norm[0]], op.norm[1])
+            return formulas.norm(x[0], weights[op.norm[0]], op.norm[1], op.num_heads)
         case "linear":
             bias = op.biases[0]
             return formulas.linear(
@@ -208,11 +213,14 @@ def _row_wise(op: Op, x: Sequence[Any], weights: Mapping[str, Any], turn: tuple[
             )
         case "rope":
             head_size = op.outputs[0].width // op.num_heads
-            return formulas.rope(x[0].unflatten(1, (op.num_heads, head_size)), *turn)
+            return formulas.rope(x[0].unflatten(1, (op.num_heads, head_size)), *turns[op.table])
         case "activation":
             return formulas.activation(x[0], x[1], op.kind)
         case "add":
             return x[0] + x[1]
+        case "route":
+            assert op.routing is not None
+            return formulas.route(x[0], op.routing, x[1] if len(x) > 1 else None)
     raise ValueError(f"operator {op.name!r}")
 
 
@@ -220,14 +228,17 @@ def touch_batch(ops: Ops[torch.Tensor], op: Op, x: Sequence[torch.Tensor]) -> to
     """An operator that knows the batch, over the step's own rows."""
     match op.name:
         case "embed":
-            return ops.embed(op.weights[0])
+            return ops.embed(op.weights[0], op.factor)
         case "store":
             ops.store(op.layer, x[0], x[1])
             return None
         case "attend":
-            return ops.attend(op.layer, x[0], op.num_heads, op.num_kv_heads)
+            return ops.attend(op.layer, x[0], op.num_heads, op.num_kv_heads, op.rule)
+        case "experts":
+            named = zip(*(op.weights[which::3] for which in range(3)), strict=True)
+            return ops.experts(x[0], x[1], [ExpertWeights(*each) for each in named], op.kind)
         case "head":
-            return ops.head(x[0], op.weights[0])
+            return ops.head(x[0], op.weights[0], op.factor or None)
     raise ValueError(f"operator {op.name!r}")
 
 

@@ -9,7 +9,7 @@ It promises the formula to a stated error, not equal bits: that is the native ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
@@ -24,9 +24,9 @@ from firsthand.compute.executor import Held, ModelProgram, OpTime, ProfiledStep
 from firsthand.compute.ops import Ops
 from firsthand.compute.plan import record
 from firsthand.compute.torch.attention import ATTENTIONS, AttentionName
-from firsthand.compute.torch.compiled import Around, CompiledSteps, Rotation, check_compiler
+from firsthand.compute.torch.compiled import Around, CompiledSteps, check_compiler
 from firsthand.compute.torch.deterministic import deterministic_algorithms
-from firsthand.compute.torch.ops import TorchOps, rotation
+from firsthand.compute.torch.ops import Rotation, TorchOps, rotation
 from firsthand.compute.torch.profiling import profile_step, start_profiler_here
 from firsthand.compute.torch.ranges import RangedOps
 from firsthand.compute.torch.trace import TracedOps
@@ -103,14 +103,14 @@ class TorchExecutor:
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         with torch.inference_mode(), self._scope():
             program = self._checked_program(batch)
-            turn = self._turn(program, batch)
-            ops = self._last = TorchOps(batch, store, self._weights, turn, self._attention)
+            turns = self._turns(program, batch)
+            ops = self._last = TorchOps(batch, store, self._weights, turns, self._attention)
             if self._compiled is not None:
                 self._compiled.count(batch.num_tokens)
             if self._range_of is None:
-                return self._forward(program, batch, ops, turn)
+                return self._forward(program, batch, ops, turns)
             ranged = RangedOps(ops, self._range_of)
-            return self._forward(program, batch, ranged, turn, ranged.piece)
+            return self._forward(program, batch, ranged, turns, ranged.piece)
 
     def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         with torch.inference_mode(), self._scope():
@@ -126,16 +126,16 @@ class TorchExecutor:
         """A compiled piece is one entry. Inside `profile_traces`, under torch's profiler too."""
         with torch.inference_mode(), self._scope():
             program = self._checked_program(batch)
-            turn = self._turn(program, batch)
-            ops: Ops[torch.Tensor] = TorchOps(batch, store, self._weights, turn, self._attention)
+            turns = self._turns(program, batch)
+            ops: Ops[torch.Tensor] = TorchOps(batch, store, self._weights, turns, self._attention)
             if self._profiled is not None:
                 ranged = RangedOps(ops, torch.profiler.record_function)
                 step = profile_step(
-                    lambda: self._forward(program, batch, ranged, turn, ranged.piece), self._device
+                    lambda: self._forward(program, batch, ranged, turns, ranged.piece), self._device
                 )
                 self._profiled.append(step)
             traced = TracedOps(ops, batch, store, self._weights, self._device)
-            return self._forward(program, batch, traced, turn, traced.piece), traced.times
+            return self._forward(program, batch, traced, turns, traced.piece), traced.times
 
     @contextmanager
     def profile_traces(self) -> Iterator[list[ProfiledStep]]:
@@ -159,7 +159,7 @@ class TorchExecutor:
         program: ModelProgram,
         batch: FlatBatch,
         ops: Ops[torch.Tensor],
-        turn: Rotation,
+        turns: Sequence[Rotation],
         around: Around | None = None,
     ) -> NDArray[np.float32]:
         """The logits: in a bucket if there is one for the step, else operator by operator."""
@@ -167,16 +167,12 @@ class TorchExecutor:
         bucket = None if self._compiled is None else self._compiled.bucket(num_tokens)
         if self._compiled is None or bucket is None:
             return _to_numpy(program.forward(ops))
-        return _to_numpy(self._compiled.run(bucket, ops, turn, num_tokens, around))
+        return _to_numpy(self._compiled.run(bucket, ops, turns, num_tokens, around))
 
-    def _turn(self, program: ModelProgram, batch: FlatBatch) -> Rotation:
-        return rotation(
-            batch.positions,
-            program.inverse_frequencies,
-            program.attention_factor,
-            self._dtype,
-            self._device,
-        )
+    def _turns(self, program: ModelProgram, batch: FlatBatch) -> list[Rotation]:
+        return [
+            rotation(batch.positions, rope, self._dtype, self._device) for rope in program.ropes
+        ]
 
     def _ran(self) -> TorchOps:
         if self._last is None:

@@ -1,6 +1,6 @@
 """The operators that know nothing but their rows, each the formula of `compute/ops.py`.
 
-Owns: norm, linear, rope and activation over tensors.
+Owns: norm, linear, rope, activation, route and experts over tensors.
 May not know: batches, stores, how weights are named.
 Read next: `ops.py` (the vocabulary over one batch), `compiled.py` (the same formulas as a graph).
 
@@ -9,12 +9,17 @@ A row's result depends on no other row. So rows may be added below, and do nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from firsthand.compute.ops import RoutingRule
 
-def norm(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
-    mean_square = (x * x).mean(dim=-1, keepdim=True)
-    return x * torch.rsqrt(mean_square + eps) * gain
+
+def norm(x: torch.Tensor, gain: torch.Tensor, eps: float, num_heads: int = 1) -> torch.Tensor:
+    heads = x.unflatten(1, (num_heads, -1))
+    mean_square = (heads * heads).mean(dim=-1, keepdim=True)
+    return (heads * torch.rsqrt(mean_square + eps) * gain).flatten(1)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -37,3 +42,29 @@ def activation(gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
             inner = (2.0 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)
             return 0.5 * gate * (1.0 + torch.tanh(inner)) * up
     raise ValueError(f"activation {kind!r}")
+
+
+def route(logits: torch.Tensor, rule: RoutingRule, shared: torch.Tensor | None) -> torch.Tensor:
+    """(T, E), or (T, E + 1) with a shared expert."""
+    weights = torch.softmax(logits, dim=-1)
+    chosen = torch.sort(weights, dim=-1, descending=True, stable=True).indices[:, : rule.top_k]
+    weights = torch.zeros_like(weights).scatter(1, chosen, weights.gather(1, chosen))
+    if rule.renormalise:
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return weights if shared is None else torch.cat((weights, torch.sigmoid(shared)), dim=1)
+
+
+def experts(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    matrices: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    kind: str,
+) -> torch.Tensor:
+    """Each expert over the rows that chose it; `matrices` are gate, up and down of each."""
+    out = torch.zeros_like(x)
+    for e, (gate, up, down) in enumerate(matrices):
+        rows = weights[:, e].nonzero()[:, 0]
+        if len(rows):
+            h = activation(x[rows] @ gate.T, x[rows] @ up.T, kind)
+            out[rows] += weights[rows, e, None] * (h @ down.T)
+    return out

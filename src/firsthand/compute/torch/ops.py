@@ -14,9 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
+from firsthand.compute.ops import PLAIN_ATTENTION, AttentionRule, ExpertWeights, RoutingRule
 from firsthand.compute.torch import formulas
-from firsthand.compute.torch.attention import Attention, has_shape
+from firsthand.compute.torch.attention import Attention, capped, has_shape
 from firsthand.kvcache.store import KVStore
+from firsthand.models.rope import RopeSpec
+
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cos, sin
 
 
 class TorchOps:
@@ -27,40 +31,42 @@ class TorchOps:
         batch: FlatBatch,
         store: KVStore,
         weights: Mapping[str, torch.Tensor],
-        rotation: tuple[torch.Tensor, torch.Tensor],
+        rotations: Sequence[Rotation],
         attention: Attention,
     ) -> None:
         self._batch = batch
         self._store = store
         self._weights = weights
-        self._cos, self._sin = rotation
+        self._rotations = rotations
         self._attention = attention
-        self._device = self._cos.device
-        self._dtype = self._cos.dtype
+        cos = rotations[0][0]
+        self._head_size = 2 * cos.shape[-1]
+        self._device = cos.device
+        self._dtype = cos.dtype
         self._slots = batch.slots()
         self._token_ids = torch.tensor(batch.token_ids, dtype=torch.int64, device=self._device)
         self._positions = torch.tensor(batch.positions, dtype=torch.int64, device=self._device)
         self._logit_rows = torch.tensor(batch.logit_rows, dtype=torch.int64, device=self._device)
-        self._at_head: tuple[torch.Tensor, str]
+        self._at_head: tuple[torch.Tensor, str, float | None]
 
-    def embed(self, table: str) -> torch.Tensor:
-        return self._weights[table][self._token_ids]
+    def embed(self, table: str, scale: float = 1.0) -> torch.Tensor:
+        return self._weights[table][self._token_ids] * scale
 
-    def norm(self, x: torch.Tensor, gain: str, eps: float) -> torch.Tensor:
-        return formulas.norm(x, self._weights[gain], eps)
+    def norm(self, x: torch.Tensor, gain: str, eps: float, num_heads: int = 1) -> torch.Tensor:
+        return formulas.norm(x, self._weights[gain], eps, num_heads)
 
     def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
         return formulas.linear(
             x, self._weights[weight], None if bias is None else self._weights[bias]
         )
 
-    def rope(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
-        return formulas.rope(self._split_heads(x, num_heads), self._cos, self._sin)
+    def rope(self, x: torch.Tensor, num_heads: int, table: int = 0) -> torch.Tensor:
+        return formulas.rope(self._split_heads(x, num_heads), *self._rotations[table])
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         arrays = self._store.layer(layer)
         keys, values = (
-            self._split_heads(x, x.shape[1] // (2 * self._cos.shape[-1]))
+            self._split_heads(x, x.shape[1] // self._head_size)
             .to(device="cpu", dtype=torch.promote_types(x.dtype, torch.float32))
             .numpy()
             for x in (k, v)
@@ -68,7 +74,12 @@ class TorchOps:
         arrays.write(self._slots, keys, values)
 
     def attend(
-        self, layer: int, q: torch.Tensor, num_heads: int, num_kv_heads: int
+        self,
+        layer: int,
+        q: torch.Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+        rule: AttentionRule = PLAIN_ATTENTION,
     ) -> torch.Tensor:
         q = self._split_heads(q, num_heads)
         mixed = torch.empty_like(q)
@@ -80,7 +91,7 @@ class TorchOps:
             context = context_slots(self._batch, sequence)
             k, v = self._read(layer, context)
             assert has_shape(k, n=len(context), G=num_kv_heads, D=q.shape[2])
-            mixed[rows] = self._attention(q[rows], k, v, self._positions[rows])
+            mixed[rows] = self._attention(q[rows], k, v, self._positions[rows], rule)
         return mixed.flatten(1)
 
     def activation(self, gate: torch.Tensor, up: torch.Tensor, kind: str) -> torch.Tensor:
@@ -89,14 +100,26 @@ class TorchOps:
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
 
-    def head(self, x: torch.Tensor, weight: str) -> torch.Tensor:
-        self._at_head = x, weight
+    def route(
+        self, logits: torch.Tensor, rule: RoutingRule, shared: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return formulas.route(logits, rule, shared)
+
+    def experts(
+        self, x: torch.Tensor, weights: torch.Tensor, experts: Sequence[ExpertWeights], kind: str
+    ) -> torch.Tensor:
+        named = self._weights
+        matrices = [(named[it.gate], named[it.up], named[it.down]) for it in experts]
+        return formulas.experts(x, weights, matrices, kind)
+
+    def head(self, x: torch.Tensor, weight: str, cap: float | None = None) -> torch.Tensor:
+        self._at_head = x, weight, cap
         return self.logits(self._logit_rows)
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """(R, V) of rows of this batch, once its head has been reached."""
-        x, weight = self._at_head
-        return x[rows] @ self._weights[weight].T
+        x, weight, cap = self._at_head
+        return capped(x[rows] @ self._weights[weight].T, cap)
 
     def hidden(self, rows: torch.Tensor) -> torch.Tensor:
         """(R, M) what the head reads of them."""
@@ -104,9 +127,8 @@ class TorchOps:
 
     def _split_heads(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
         """(T, heads, D) of (T, heads · D)."""
-        head_size = 2 * self._cos.shape[-1]
-        assert has_shape(x, T=self._batch.num_tokens, heads_D=num_heads * head_size)
-        return x.unflatten(1, (num_heads, head_size))
+        assert has_shape(x, T=self._batch.num_tokens, heads_D=num_heads * self._head_size)
+        return x.unflatten(1, (num_heads, self._head_size))
 
     def _read(self, layer: int, slots: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values (n, G, D) out of the store, in the type we compute in."""
@@ -124,18 +146,17 @@ def context_slots(batch: FlatBatch, sequence: int) -> NDArray[np.int64]:
 
 def rotation(
     positions: NDArray[np.int32],
-    inverse_frequencies: Sequence[float],
-    attention_factor: float,
+    rope: RopeSpec,
     dtype: torch.dtype,
     device: torch.device,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Rotation:
     """cos and sin of position · frequency, each (T, 1, D/2), scaled by the attention factor.
 
     The angle is taken in float64 and rounded once: at position 100,000 a float32 angle would be
     wrong in its third decimal. The absolute position is the one at which the key is stored.
     """
-    frequencies = np.asarray(inverse_frequencies, dtype=np.float64)
+    frequencies = np.asarray(rope.inverse_frequencies, dtype=np.float64)
     angles = positions.astype(np.float64)[:, None, None] * frequencies
-    cos = torch.tensor(np.cos(angles) * attention_factor, dtype=dtype, device=device)
-    sin = torch.tensor(np.sin(angles) * attention_factor, dtype=dtype, device=device)
+    cos = torch.tensor(np.cos(angles) * rope.attention_factor, dtype=dtype, device=device)
+    sin = torch.tensor(np.sin(angles) * rope.attention_factor, dtype=dtype, device=device)
     return cos, sin

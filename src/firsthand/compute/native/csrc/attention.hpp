@@ -5,7 +5,9 @@
 // order (arXiv 1805.02867, the online softmax; names as in torch/attention.py):
 //   chunk   m_c = max s,  p = exp(s − m_c),  l_c = Σ p,  o_c = Σ p · v
 //   merge   m' = max(m, m_c),  l' = l · exp(m − m') + l_c · exp(m_c − m'),  o' likewise
-// A score is summed over d in order; o_c over the positions in order. Rows of a sequence are taken
+// A score is summed over d in order; o_c over the positions in order. With a window, chunks that lie
+// before it are passed over, and positions before it in its first chunk have p = 0; where chunks
+// begin does not change. Rows of a sequence are taken
 // in tiles, so that a chunk is read once for all of them; no sum knows of its tile, nor whether its
 // chunk was computed beside others and merged afterwards.
 // May not know: who owns a block, how many sequences there are, threads.
@@ -16,6 +18,7 @@
 #include <limits>
 
 #include "cache.hpp"
+#include "elementwise.hpp"
 
 namespace firsthand::FIRSTHAND_ISA {
 
@@ -52,6 +55,17 @@ struct TileState {
   int64_t head(int64_t query) const { return row(query) * call.h + g * heads + query % heads; }
   int64_t context(int64_t query) const { return call.positions[row(query)] + int64_t{1}; }
   int64_t longest() const { return context(num_queries() - 1); }
+  // The first position that the query sees.
+  int64_t first(int64_t query) const {
+    const int64_t before = context(query) - call.window;
+    return call.window > 0 && before > 0 ? before : 0;
+  }
+  int64_t first_chunk() const { return first(0) / kChunk * kChunk; }
+};
+
+// Which positions of a chunk a query sees: low … count − 1.
+struct Seen {
+  int low, count;
 };
 
 inline void prepare_queries(const TileState& t) {
@@ -88,12 +102,12 @@ inline void score_columns(const Context& context, const TileState& t, int64_t fi
 
 // o_c = Σ p · v for Q queries and V vectors of d from i on, `lanes` of the last one valid.
 template <int Q, int V, class Context>
-inline void mix_columns(const Context& context, const TileState& t, int64_t first, int count,
+inline void mix_columns(const Context& context, const TileState& t, int64_t first, Seen seen,
                         int64_t i, int lanes, F32 (&acc)[Q][V]) {
   for (auto& row : acc)
     for (F32& x : row) x = zero();
   const float* p = t.weights + first * kChunk;
-  for (int j = 0; j < count; ++j) {
+  for (int j = seen.low; j < seen.count; ++j) {
     F32 values[V];
     for (int v = 0; v < V; ++v) values[v] = context.value(j, i + v * kLanes, lanes);
     for (int r = 0; r < Q; ++r) {
@@ -108,8 +122,12 @@ struct ChunkSums {
 };
 
 // p from the scores of one query, and the chunk's m_c and l_c.
-inline ChunkSums soften(float* p, int count) {
-  for (int j = count; j < kChunk; ++j) p[j] = -std::numeric_limits<float>::infinity();
+inline ChunkSums soften(float* p, Seen seen, float cap) {
+  if (cap > 0.0f)
+    for (int v = 0; v < kChunkVectors; ++v)
+      store(p + v * kLanes, capped(load(p + v * kLanes), cap));
+  for (int j = 0; j < seen.low; ++j) p[j] = -std::numeric_limits<float>::infinity();
+  for (int j = seen.count; j < kChunk; ++j) p[j] = -std::numeric_limits<float>::infinity();
   F32 peak = load(p);
   for (int v = 1; v < kChunkVectors; ++v) peak = max(peak, load(p + v * kLanes));
   const float m = max_of(peak);
@@ -138,23 +156,23 @@ inline void merge(float* o, F32 chunk, const Factors& factors) {
   store(o, fma(chunk, set1(factors.new_), mul(load(o), set1(factors.old_))));
 }
 
-// One chunk for Q queries that all have `count` of its positions in their context. `take` gets the
-// chunk's sums of a query; then, for each vector of its output, what it returned, i and o_c.
+// One chunk for Q queries that all see the same of its positions. `take` gets the chunk's sums of a
+// query; then, for each vector of its output, what it returned, i and o_c.
 template <int Q, class Context, class Sums, class Output>
-inline void attend_chunk(const Context& context, const TileState& t, int64_t first, int count,
+inline void attend_chunk(const Context& context, const TileState& t, int64_t first, Seen seen,
                          const Sums& take_sums, const Output& take_output) {
-  const int vectors = (count + kLanes - 1) / kLanes;
-  int v = 0;
+  const int vectors = (seen.count + kLanes - 1) / kLanes;
+  int v = seen.low / kLanes;
   for (; v + kVectorsAtOnce <= vectors; v += kVectorsAtOnce)
     score_columns<Q, kVectorsAtOnce>(context, t, first, v);
   for (; v < vectors; ++v) score_columns<Q, 1>(context, t, first, v);
   decltype(take_sums(int64_t{}, ChunkSums{})) taken[Q];
   for (int r = 0; r < Q; ++r)
-    taken[r] = take_sums(first + r, soften(t.weights + (first + r) * kChunk, count));
+    taken[r] = take_sums(first + r, soften(t.weights + (first + r) * kChunk, seen, t.call.cap));
   int64_t i = 0;
   const auto columns = [&]<int V>(int lanes) {
     F32 acc[Q][V];
-    mix_columns<Q, V>(context, t, first, count, i, lanes, acc);
+    mix_columns<Q, V>(context, t, first, seen, i, lanes, acc);
     for (int r = 0; r < Q; ++r)
       for (int j = 0; j < V; ++j) take_output(first + r, taken[r], i + j * kLanes, acc[r][j]);
   };
@@ -164,35 +182,36 @@ inline void attend_chunk(const Context& context, const TileState& t, int64_t fir
     columns.template operator()<1>(static_cast<int>(t.d - i < kLanes ? t.d - i : kLanes));
 }
 
-// All queries of the tile whose context reaches the chunk that begins at `start`.
+// All queries of the tile that see a position of the chunk which begins at `start`.
 template <class Context, class Sums, class Output>
 inline void attend_queries(const Context& context, const TileState& t, int64_t start,
                            const Sums& sums, const Output& output) {
   const int64_t num_queries = t.num_queries();
-  const auto chunk = [&]<int Q>(int64_t i, int count) {
-    attend_chunk<Q>(context, t, i, count, sums, output);
+  const auto chunk = [&]<int Q>(int64_t i, Seen seen) {
+    attend_chunk<Q>(context, t, i, seen, sums, output);
   };
   int64_t i = 0;
-  if (start + kChunk <= t.context(0))
+  if (start + kChunk <= t.context(0) && start >= t.first(num_queries - 1))
     for (; i + kQueriesAtOnce <= num_queries; i += kQueriesAtOnce)
-      chunk.template operator()<kQueriesAtOnce>(i, kChunk);
+      chunk.template operator()<kQueriesAtOnce>(i, {0, kChunk});
   while (i < num_queries) {
-    const int64_t left = t.context(i) - start;
+    const int64_t left = t.context(i) - start, hidden = t.first(i) - start;
     const int64_t same = t.heads - i % t.heads;  // queries of one row have one context
-    if (left > 0) {
-      const int count = static_cast<int>(left < kChunk ? left : kChunk);
+    if (left > 0 && hidden < kChunk) {
+      const Seen seen{static_cast<int>(hidden > 0 ? hidden : 0),
+                      static_cast<int>(left < kChunk ? left : kChunk)};
       int64_t j = i;
       for (; j + kQueriesAtOnce <= i + same; j += kQueriesAtOnce)
-        chunk.template operator()<kQueriesAtOnce>(j, count);
+        chunk.template operator()<kQueriesAtOnce>(j, seen);
       switch (i + same - j) {
         case 3:
-          if constexpr (kQueriesAtOnce > 3) chunk.template operator()<3>(j, count);
+          if constexpr (kQueriesAtOnce > 3) chunk.template operator()<3>(j, seen);
           break;
         case 2:
-          if constexpr (kQueriesAtOnce > 2) chunk.template operator()<2>(j, count);
+          if constexpr (kQueriesAtOnce > 2) chunk.template operator()<2>(j, seen);
           break;
         case 1:
-          chunk.template operator()<1>(j, count);
+          chunk.template operator()<1>(j, seen);
           break;
         default:
           break;
@@ -252,7 +271,7 @@ inline void attend(const AttendCall& c, int64_t begin, int64_t end, float* scrat
       merge(t.outputs + query * t.stride + i, chunk, factors);
     };
     with_cache(c.cache, [&]<CacheKind kind, bool tiles>() {
-      for (int64_t start = 0; start < t.longest(); start += kChunk)
+      for (int64_t start = t.first_chunk(); start < t.longest(); start += kChunk)
         walk<kind, tiles>(t, start, sums, output);
     });
     for (int64_t i = 0; i < t.num_queries(); ++i)
@@ -271,7 +290,7 @@ inline void attend_part(const AttendCall& c, const AttendParts& parts, int64_t b
     const int64_t chunk = item % parts.num_chunks, pair = item / parts.num_chunks;
     const TileState t(c, c.tiles[pair / c.cache.g], static_cast<int>(pair % c.cache.g), scratch);
     const int64_t start = (parts.first_chunk + chunk) * kChunk;
-    if (start >= t.longest()) continue;
+    if (start >= t.longest() || start < t.first_chunk()) continue;
     prepare_queries(t);
     const auto sums = [&](int64_t query, const ChunkSums& chunk_sums) {
       float* part = part_of(parts, t, query, 1 + chunk);
@@ -285,24 +304,26 @@ inline void attend_part(const AttendCall& c, const AttendParts& parts, int64_t b
   }
 }
 
-inline void attend_merge(const AttendCall& c, const AttendParts& parts, bool last, int64_t begin,
+inline void attend_merge(const AttendCall& c, const AttendParts& parts, int64_t begin,
                          int64_t end) {
   for (int64_t item = begin; item < end; ++item) {
     const TileState t(c, c.tiles[item / c.cache.g], static_cast<int>(item % c.cache.g), nullptr);
     for (int64_t query = 0; query < t.num_queries(); ++query) {
       float* o = part_of(parts, t, query, 0);
-      if (parts.first_chunk == 0) {
+      if (parts.is_first) {
         std::memset(o, 0, sizeof(float) * static_cast<size_t>(t.stride));
         o[t.stride] = -std::numeric_limits<float>::infinity();
         o[t.stride + 1] = 0.0f;
       }
       for (int64_t chunk = 0; chunk < parts.num_chunks; ++chunk) {
-        if ((parts.first_chunk + chunk) * kChunk >= t.context(query)) break;
+        const int64_t start = (parts.first_chunk + chunk) * kChunk;
+        if (start >= t.context(query)) break;
+        if (start + kChunk <= t.first(query)) continue;
         const float* part = part_of(parts, t, query, 1 + chunk);
         const Factors factors = merge(o + t.stride, {part[t.stride], part[t.stride + 1]});
         for (int64_t i = 0; i < t.d; i += kLanes) merge(o + i, load(part + i), factors);
       }
-      if (last) finish_query(t, query, o, o[t.stride + 1]);
+      if (parts.is_last) finish_query(t, query, o, o[t.stride + 1]);
     }
   }
 }

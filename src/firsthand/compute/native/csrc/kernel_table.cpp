@@ -1,5 +1,6 @@
 // The kernels of one instruction set, as a table. Compiled once per set; see CMakeLists.txt.
 #include "attention.hpp"
+#include "experts.hpp"
 #include "linear.hpp"
 
 namespace firsthand::FIRSTHAND_ISA {
@@ -22,6 +23,9 @@ const Kernels kernels = {
     attend_merge,
     activation,
     add_rows,
+    soft_cap,
+    route,
+    add_expert,
 };
 
 }  // namespace firsthand::FIRSTHAND_ISA

@@ -13,6 +13,8 @@ namespace firsthand {
 
 // The largest head size: kernels keep one head on the stack.
 constexpr int kMaxHead = 512;
+// The most experts of a layer: a router keeps a row of them on the stack.
+constexpr int kMaxExperts = 1024;
 // Attention walks its context in chunks of so many positions.
 constexpr int kChunk = 64;
 // Slots of the cache lie in tiles of so many: the lanes of a vector.
@@ -138,6 +140,7 @@ constexpr int64_t attend_scratch(int64_t d, int64_t heads) {
 struct AttendParts {
   float* memory;
   int64_t first_chunk, num_chunks;  // of this round
+  bool is_first, is_last;           // round
   constexpr int64_t query_floats(int64_t stride) const { return (1 + num_chunks) * (stride + 2); }
 };
 
@@ -150,6 +153,8 @@ struct AttendCall {
   int64_t max_blocks, block_size;
   int32_t h;
   float scale;
+  float cap;       // scores become cap · tanh(score / cap); 0: they stay
+  int64_t window;  // a row sees so many positions, its own the last; 0: all
   bool rotate;
   Rotation rotation;
   Cache cache;
@@ -161,6 +166,23 @@ struct NormCall {
   float* out;
   int64_t k;
   float eps;
+};
+
+struct RouteCall {
+  const float* logits;  // (rows, experts)
+  const float* shared;  // (rows) logits of one more expert that every row takes, or null
+  float* out;           // (rows, experts, and one more if there is a shared one): 0 is not chosen
+  int32_t num_experts, top_k;
+  bool renormalise;
+};
+
+// out[rows[i]] += weights[rows[i]] · x[i]
+struct AddExpertCall {
+  const float* x;        // (num rows, width)
+  const int32_t* rows;   // whose rows of `out` and `weights` they are
+  const float* weights;  // those of this expert, `num_weights` apart
+  float* out;            // (all rows, width)
+  int64_t num_weights, width;
 };
 
 struct ActivationCall {
@@ -192,10 +214,12 @@ struct Kernels {
   void (*attend_part)(const AttendCall&, const AttendParts&, int64_t begin, int64_t end,
                       float* scratch);
   // tile · g + key/value head; the last round also writes the results
-  void (*attend_merge)(const AttendCall&, const AttendParts&, bool last, int64_t begin,
-                       int64_t end);
+  void (*attend_merge)(const AttendCall&, const AttendParts&, int64_t begin, int64_t end);
   void (*activation)(const ActivationCall&, int64_t begin, int64_t end);  // elements / 16
   void (*add)(const float* x, const float* y, float* out, int64_t begin, int64_t end);  // as above
+  void (*soft_cap)(float* x, float cap, int64_t begin, int64_t end);                    // as above
+  void (*route)(const RouteCall&, int64_t begin, int64_t end);                          // rows
+  void (*add_expert)(const AddExpertCall&, int64_t begin, int64_t end);  // rows of the expert
 };
 
 namespace portable {

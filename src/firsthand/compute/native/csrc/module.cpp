@@ -289,56 +289,86 @@ NB_MODULE(_native, m) {
       .def(
           "__init__",
           [](Plan* self, int64_t max_tokens, int64_t max_logit_rows, int64_t vocab,
-             int64_t num_positions, std::vector<double> frequencies, double attention_factor,
+             int64_t num_positions,
+             const std::vector<std::pair<std::vector<double>, double>>& tables,
              std::shared_ptr<Threads> threads, const std::string& isa) {
-            new (self)
-                Plan(max_tokens, max_logit_rows, vocab, num_positions, std::move(frequencies),
-                     attention_factor, std::move(threads), choose_kernels(isa.c_str()));
+            std::vector<RotaryTable> rotary;
+            for (const auto& [frequencies, factor] : tables)
+              rotary.push_back({frequencies, factor});
+            new (self) Plan(max_tokens, max_logit_rows, vocab, num_positions, std::move(rotary),
+                            std::move(threads), choose_kernels(isa.c_str()));
           },
-          "max_tokens"_a, "max_logit_rows"_a, "vocab"_a, "num_positions"_a, "frequencies"_a,
-          "attention_factor"_a, "threads"_a, "isa"_a = "")
+          "max_tokens"_a, "max_logit_rows"_a, "vocab"_a, "num_positions"_a, "tables"_a, "threads"_a,
+          "isa"_a = "")
       .def_prop_ro("isa", &Plan::isa)
       .def_prop_ro("threads", &Plan::threads)
       .def_prop_ro("scratch_bytes", &Plan::scratch_bytes)
       .def("add_buffer", &Plan::add_buffer, "offset"_a, "width"_a)
       .def(
-          "embed", [](Plan& p, WeightRef table, int out) { p.add_op(EmbedOp{table, out}); },
-          "table"_a, "out"_a)
+          "embed",
+          [](Plan& p, WeightRef table, int out, float scale) {
+            p.add_op(EmbedOp{table, scale, out});
+          },
+          "table"_a, "out"_a, "scale"_a = 1.0f)
       .def(
           "norm",
-          [](Plan& p, int x, const In<float, 1>& gain, float eps, int out) {
-            p.add_op(NormOp{x, padded(gain), eps, out});
+          [](Plan& p, int x, const In<float, 1>& gain, float eps, int out, int num_heads) {
+            p.add_op(NormOp{x, num_heads, padded(gain), eps, out});
           },
-          "x"_a, "gain"_a, "eps"_a, "out"_a)
+          "x"_a, "gain"_a, "eps"_a, "out"_a, "num_heads"_a = 1)
       .def(
           "linear",
           [](Plan& p, int x, std::vector<WeightRef> weights,
              const std::vector<std::optional<In<float, 1>>>& biases, std::vector<int> outs,
              int residual, const std::optional<In<float, 1>>& gain, float eps,
-             const std::string& gated, bool logits) {
+             const std::string& gated, bool logits, float cap) {
             std::vector<Vector> bias;
             for (const auto& b : biases) bias.push_back(padded(b));
             p.add_op(LinearOp{x, std::move(weights), std::move(bias), std::move(outs), residual,
-                              padded(gain), eps, activation_of(gated), logits});
+                              padded(gain), eps, activation_of(gated), logits, cap});
           },
           "x"_a, "weights"_a, "biases"_a, "outs"_a, "residual"_a = -1, "gain"_a.none() = nb::none(),
-          "eps"_a = 0.0f, "gated"_a = "", "logits"_a = false)
+          "eps"_a = 0.0f, "gated"_a = "", "logits"_a = false, "cap"_a = 0.0f)
       .def(
           "rope",
-          [](Plan& p, int x, int num_heads, int out) { p.add_op(RopeOp{x, num_heads, out}); },
-          "x"_a, "num_heads"_a, "out"_a)
+          [](Plan& p, int x, int num_heads, int out, int table) {
+            p.add_op(RopeOp{x, num_heads, table, out});
+          },
+          "x"_a, "num_heads"_a, "out"_a, "table"_a = 0)
       .def(
           "store",
-          [](Plan& p, int layer, int k, int v, bool rotate) {
-            p.add_op(StoreOp{layer, k, v, rotate});
+          [](Plan& p, int layer, int k, int v, bool rotate, int table) {
+            p.add_op(StoreOp{layer, k, v, rotate, table});
           },
-          "layer"_a, "k"_a, "v"_a, "rotate"_a = false)
+          "layer"_a, "k"_a, "v"_a, "rotate"_a = false, "table"_a = 0)
       .def(
           "attend",
-          [](Plan& p, int layer, int q, int out, int num_heads, int num_kv_heads, bool rotate) {
-            p.add_op(AttendOp{layer, q, out, num_heads, num_kv_heads, rotate});
+          [](Plan& p, int layer, int q, int out, int num_heads, int num_kv_heads, float scale,
+             float cap, int64_t window, bool rotate, int table) {
+            p.add_op(AttendOp{layer, q, out, num_heads, num_kv_heads, scale, cap, window, rotate,
+                              table});
           },
-          "layer"_a, "q"_a, "out"_a, "num_heads"_a, "num_kv_heads"_a, "rotate"_a = false)
+          "layer"_a, "q"_a, "out"_a, "num_heads"_a, "num_kv_heads"_a, "scale"_a, "cap"_a = 0.0f,
+          "window"_a = 0, "rotate"_a = false, "table"_a = 0)
+      .def(
+          "route",
+          [](Plan& p, int logits, int out, int top_k, bool renormalise, int shared) {
+            p.add_op(RouteOp{logits, shared, out, top_k, renormalise});
+          },
+          "logits"_a, "out"_a, "top_k"_a, "renormalise"_a, "shared"_a = -1)
+      .def(
+          "experts",
+          [](Plan& p, int x, int weights, int out, const std::vector<WeightRef>& gates,
+             const std::vector<WeightRef>& ups, const std::vector<WeightRef>& downs,
+             const std::string& kind) {
+            require(ups.size() == gates.size() && downs.size() == gates.size(),
+                    "experts: one gate, up and down each");
+            std::vector<Expert> experts;
+            for (size_t e = 0; e < gates.size(); ++e)
+              experts.push_back({{gates[e], ups[e]}, {downs[e]}});
+            p.add_op(ExpertsOp{x, weights, out, std::move(experts), activation_of(kind)});
+          },
+          "x"_a, "weights"_a, "out"_a, "gates"_a, "ups"_a, "downs"_a, "kind"_a)
       .def(
           "activation",
           [](Plan& p, int gate, int up, int out, const std::string& kind) {

@@ -1,9 +1,7 @@
-// Replaying a plan: each operator is one or two calls of a kernel, shared out to the threads.
+// A plan as it is put together: every operator checked, and the memory of a step laid out.
 #include "plan.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <stdexcept>
 
 namespace firsthand {
@@ -28,36 +26,30 @@ int64_t padded_columns(const PackedWeight& w) {
   return round_up(w.k, unit);
 }
 
-int64_t stride_of(const LinearOp& op) {
+}  // namespace
+
+int64_t stride_of(const std::vector<WeightRef>& weights) {
   int64_t stride = 0;
-  for (const WeightRef& w : op.weights) stride = std::max(stride, padded_columns(*w));
+  for (const WeightRef& w : weights) stride = std::max(stride, padded_columns(*w));
   return round_up(stride, 16);
 }
 
-// Few rows wait for memory: one run of panels per thread, since every new beginning costs the
-// prefetcher its lead. Many rows compute: small chunks, so that a slow thread delays little.
-int64_t grain_of(int64_t items, int64_t rows, int threads) {
-  const int64_t parts = int64_t{threads} * (rows <= 4 ? 1 : 8);
-  return round_up((items + parts - 1) / parts, kPanelsTogether);
-}
-
-}  // namespace
-
 Plan::Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int64_t num_positions,
-           std::vector<double> frequencies, double attention_factor,
-           std::shared_ptr<Threads> threads, const Kernels& kernels)
+           std::vector<RotaryTable> tables, std::shared_ptr<Threads> threads,
+           const Kernels& kernels)
     : max_tokens_(max_tokens),
       max_logit_rows_(max_logit_rows),
       vocab_(vocab),
       num_positions_(num_positions),
-      d_(static_cast<int>(2 * frequencies.size())),
-      frequencies_(std::move(frequencies)),
-      attention_factor_(attention_factor),
+      d_(tables.empty() ? 0 : static_cast<int>(2 * tables[0].frequencies.size())),
+      tables_(std::move(tables)),
       threads_(std::move(threads)),
       kernels_(kernels) {
   require(max_tokens > 0 && max_logit_rows > 0 && vocab > 0 && num_positions > 0,
           "sizes must be above 0");
   require(d_ > 0 && d_ <= kMaxHead, "head size must be above 0 and at most 512");
+  for (const RotaryTable& table : tables_)
+    require(static_cast<int>(2 * table.frequencies.size()) == d_, "rotary tables differ in size");
 }
 
 int Plan::add_buffer(int64_t offset, int64_t width) {
@@ -94,12 +86,11 @@ void Plan::check(const LinearOp& op) const {
   if (op.residual >= 0) check_widths(width(op.outs[0]), {op.residual});
 }
 
-void Plan::reserve(const LinearOp& op) {
-  const int64_t count = (op.logits ? max_logit_rows_ : max_tokens_) * stride_of(op);
-  if (op.logits)  // any row of a step may be asked for: `hidden`
-    prepared_floats_ = std::max(prepared_floats_, max_tokens_ * stride_of(op));
-  if (!op.gain.empty()) prepared_floats_ = std::max(prepared_floats_, count);
-  for (const WeightRef& w : op.weights) {
+// Memory for the rows of a value in every form that these weights read.
+void Plan::reserve(const std::vector<WeightRef>& weights, int64_t rows, bool as_floats) {
+  const int64_t count = rows * stride_of(weights);
+  if (as_floats) prepared_floats_ = std::max(prepared_floats_, count);
+  for (const WeightRef& w : weights) {
     int64_t& most = w->is_float()     ? prepared_floats_
                     : w->is_grouped() ? words_.num_codes
                                       : digits_.num_codes;
@@ -107,8 +98,13 @@ void Plan::reserve(const LinearOp& op) {
   }
 }
 
+void Plan::check_table(int table) const {
+  require(table >= 0 && table < static_cast<int>(tables_.size()), "no such rotary table");
+}
+
 void Plan::check(const StoreOp& op) const {
   require(op.layer >= 0, "store: no such layer");
+  check_table(op.table);
   check_widths(width(op.k), {op.v});
   require(width(op.k) % d_ == 0, "store: the width is no multiple of the head size");
 }
@@ -117,7 +113,34 @@ void Plan::check(const AttendOp& op) const {
   require(op.layer >= 0, "attend: no such layer");
   require(op.num_heads > 0 && op.num_kv_heads > 0 && op.num_heads % op.num_kv_heads == 0,
           "attend: heads must be a multiple of key/value heads");
+  require(op.scale > 0.0f && op.cap >= 0.0f && op.window >= 0,
+          "attend: scale must be above 0, cap and window not below");
+  check_table(op.table);
   check_widths(int64_t{op.num_heads} * d_, {op.q, op.out});
+}
+
+void Plan::check(const RouteOp& op) const {
+  const int64_t experts = width(op.logits);
+  require(experts <= kMaxExperts, "route: at most 1024 experts");
+  require(op.top_k > 0 && op.top_k <= experts, "route: top_k must be 1 to the number of experts");
+  if (op.shared >= 0) check_widths(1, {op.shared});
+  check_widths(experts + (op.shared >= 0 ? 1 : 0), {op.out});
+}
+
+void Plan::check(const ExpertsOp& op) const {
+  require(op.kind != Activation::none, "experts: an activation is needed");
+  require(static_cast<int64_t>(op.experts.size()) == width(op.weights),
+          "experts: one for each weight");
+  check_widths(width(op.x), {op.out});
+  for (const Expert& expert : op.experts) {
+    require(expert.gate_up.size() == 2 && expert.down.size() == 1,
+            "experts: one gate, up and down each");
+    const PackedWeight &gate = *expert.gate_up[0], &up = *expert.gate_up[1],
+                       &down = *expert.down[0];
+    require(gate.k == width(op.x) && up.k == gate.k && up.n == gate.n && down.k == gate.n &&
+                down.n == gate.k,
+            "experts: a weight has the wrong shape");
+  }
 }
 
 void Plan::add_op(Op op) {
@@ -126,20 +149,36 @@ void Plan::add_op(Op op) {
     require(embed->table->n == vocab_, "embed: the table has no row per token id");
     check_widths(embed->table->k, {embed->out});
   } else if (const auto* norm = std::get_if<NormOp>(&op)) {
-    require(fits(norm->gain, width(norm->x)), "norm: gain of the wrong length");
+    require(norm->num_heads > 0 && width(norm->x) % norm->num_heads == 0 &&
+                fits(norm->gain, width(norm->x) / norm->num_heads),
+            "norm: gain of the wrong length");
     check_widths(width(norm->x), {norm->out});
   } else if (const auto* linear = std::get_if<LinearOp>(&op)) {
     check(*linear);
     if (linear->logits) head_ = ops_.size();
-    reserve(*linear);
+    // Of a head any row of a step may be asked for: `hidden`.
+    reserve(linear->weights, linear->logits ? max_logit_rows_ : max_tokens_, !linear->gain.empty());
+    if (linear->logits)
+      prepared_floats_ = std::max(prepared_floats_, max_tokens_ * stride_of(linear->weights));
   } else if (const auto* rope = std::get_if<RopeOp>(&op)) {
     check_widths(int64_t{rope->num_heads} * d_, {rope->x, rope->out});
+    check_table(rope->table);
   } else if (const auto* store = std::get_if<StoreOp>(&op)) {
     check(*store);
   } else if (const auto* attend = std::get_if<AttendOp>(&op)) {
     check(*attend);
     attend_floats_ =
         std::max(attend_floats_, attend_scratch(d_, attend->num_heads / attend->num_kv_heads));
+  } else if (const auto* route = std::get_if<RouteOp>(&op)) {
+    check(*route);
+  } else if (const auto* experts = std::get_if<ExpertsOp>(&op)) {
+    check(*experts);
+    expert_width_ = std::max(expert_width_, width(experts->x));
+    for (const Expert& expert : experts->experts) {
+      reserve(expert.gate_up, max_tokens_, false);
+      reserve(expert.down, max_tokens_, false);
+      expert_hidden_width_ = std::max(expert_hidden_width_, expert.gate_up[0]->n);
+    }
   } else if (const auto* activation = std::get_if<ActivationOp>(&op)) {
     check_widths(width(activation->out), {activation->gate, activation->up});
   } else if (const auto* sum = std::get_if<AddOp>(&op)) {
@@ -161,8 +200,12 @@ void Plan::finish() {
   tiles_.assign(size(max_tokens_), AttendTile{});
   attend_scratch_.assign(size(attend_floats_ * threads_->count()), 0.0f);
   attend_parts_.assign(size(attend_floats_ > 0 && threads_->count() > 1 ? kPartFloats : 0), 0.0f);
-  cosine_.assign(size(max_tokens_ * (d_ / 2)), 0.0f);
-  sine_.assign(size(max_tokens_ * (d_ / 2)), 0.0f);
+  const int64_t turns = static_cast<int64_t>(tables_.size()) * max_tokens_ * (d_ / 2);
+  cosine_.assign(size(turns), 0.0f);
+  sine_.assign(size(turns), 0.0f);
+  expert_rows_.assign(size(expert_width_ > 0 ? max_tokens_ : 0), 0);
+  expert_hidden_.assign(size(max_tokens_ * expert_hidden_width_ + kSlack), 0.0f);
+  expert_out_.assign(size(max_tokens_ * expert_width_ + kSlack), 0.0f);
   slots_.assign(size(max_tokens_), 0);
 }
 
@@ -180,7 +223,8 @@ void Plan::bind_store(std::vector<Cache> layers, int64_t slots) {
 int64_t Plan::scratch_bytes() const {
   const size_t floats = scratch_.size() + logits_.size() + prepared_f_.size() +
                         attend_scratch_.size() + attend_parts_.size() + cosine_.size() +
-                        sine_.size();
+                        sine_.size() + expert_rows_.size() + expert_hidden_.size() +
+                        expert_out_.size();
   return static_cast<int64_t>(4 * floats + words_.bytes() + digits_.bytes() + wide_.size() +
                               8 * slots_.size() + sizeof(AttendTile) * tiles_.size());
 }
@@ -218,174 +262,6 @@ void Plan::check(const Batch& b) const {
     for (int64_t r = b.row_starts[s] + 1; r < b.row_starts[s + 1]; ++r)
       require(b.positions[r] == b.positions[r - 1] + 1, "batch: positions must be consecutive");
   }
-}
-
-// The store slot of each row, and the rotation of its position.
-void Plan::locate(const Batch& b) {
-  for (int64_t s = 0; s < b.num_sequences; ++s)
-    for (int64_t r = b.row_starts[s]; r < b.row_starts[s + 1]; ++r) {
-      const int64_t position = b.positions[r];
-      slots_[static_cast<size_t>(r)] =
-          b.block_starts[s * b.max_blocks + position / b.block_size] + position % b.block_size;
-    }
-  const RotationCall call{b.positions,    frequencies_.data(), attention_factor_,
-                          cosine_.data(), sine_.data(),        d_};
-  threads_->run(b.num_tokens, 16,
-                [&](int64_t i, int64_t k, int) { kernels_.rotation(call, i, k); });
-}
-
-// Rows of each sequence in tiles, from the last one, which has the longest context, to the first.
-void Plan::tile(const Batch& b, int64_t heads) {
-  const int64_t most = std::max<int64_t>(1, kTileQueries / heads);
-  num_tiles_ = 0;
-  for (int64_t s = b.num_sequences - 1; s >= 0; --s)
-    for (int64_t end = b.row_starts[s + 1]; end > b.row_starts[s];) {
-      const int64_t rows = std::min<int64_t>(most, end - b.row_starts[s]);
-      end -= rows;
-      tiles_[static_cast<size_t>(num_tiles_++)] = {end, static_cast<int32_t>(s),
-                                                   static_cast<int32_t>(rows)};
-    }
-}
-
-void Plan::run_op(const EmbedOp& s, const Batch& b) {
-  const EmbedCall call{s.table.get(), b.token_ids, at(s.out)};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.embed(call, i, j); });
-}
-
-void Plan::run_op(const NormOp& s, const Batch& b) {
-  const NormCall call{at(s.x), s.gain.data(), at(s.out), width(s.x), s.eps};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.norm(call, i, j); });
-}
-
-// The rows of an operator's input in the form that its product takes: normed, rounded.
-Prepared Plan::prepare(const LinearOp& s, const int32_t* row_of, int64_t rows, Forms wanted) {
-  const Prepared prepared{words_.view(), digits_.view(), wide_.data(), prepared_f_.data(),
-                          stride_of(s)};
-  const PrepareCall call{at(s.x), width(s.x), row_of,  s.gain.empty() ? nullptr : s.gain.data(),
-                         s.eps,   wanted,     prepared};
-  threads_->run(rows, 4, [&](int64_t i, int64_t j, int) { kernels_.prepare(call, i, j); });
-  return prepared;
-}
-
-void Plan::run_op(const LinearOp& s, const Batch& b) {
-  const int64_t rows = s.logits ? b.num_logit_rows : b.num_tokens;
-  if (rows == 0) return;
-  const auto any = [&](auto wanted) {
-    return std::any_of(s.weights.begin(), s.weights.end(),
-                       [&](const WeightRef& w) { return wanted(*w); });
-  };
-  const Prepared prepared =
-      prepare(s, s.logits ? b.logit_rows : nullptr, rows,
-              {any([](const PackedWeight& w) { return w.is_grouped(); }),
-               any([](const PackedWeight& w) { return w.kind == Kind::channel; }),
-               any([](const PackedWeight& w) { return w.is_float(); })});
-
-  // The panels of all weights are one row of items, so that q, k and v cost one call of the threads.
-  const bool gated = s.gated != Activation::none;
-  const size_t num_results = gated ? 1 : s.weights.size();
-  int64_t panels = 0;
-  for (size_t i = 0; i < num_results; ++i) panels += s.weights[i]->num_panels();
-  const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
-  threads_->run(
-      panels, grain_of(panels, rows, threads_->count()), [&](int64_t begin, int64_t end, int) {
-        int64_t first = 0;  // panel of the row of items where weight i begins
-        for (size_t i = 0; i < num_results; ++i) {
-          const int64_t last = first + s.weights[i]->num_panels();
-          if (begin < last && end > first) {
-            const LinearCall call{s.weights[i].get(),
-                                  gated ? s.weights[1].get() : nullptr,
-                                  bias(i),
-                                  gated ? bias(1) : nullptr,
-                                  s.residual < 0 ? nullptr : at(s.residual),
-                                  s.logits ? logits_.data() : at(s.outs[i]),
-                                  s.gated,
-                                  prepared,
-                                  rows};
-            kernels_.linear(call, std::max(begin, first) - first, std::min(end, last) - first);
-          }
-          first = last;
-        }
-      });
-}
-
-void Plan::run_op(const RopeOp& s, const Batch& b) {
-  const RopeCall call{at(s.x), at(s.out), s.num_heads, rotation()};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.rope(call, i, j); });
-}
-
-void Plan::run_op(const StoreOp& s, const Batch& b) {
-  const StoreCall call{at(s.k), at(s.v), slots_.data(), s.rotate, rotation(), cache(s.layer)};
-  threads_->run(b.num_tokens, 8, [&](int64_t i, int64_t j, int) { kernels_.store(call, i, j); });
-}
-
-// How many chunks of each tile to compute apart, in one round; 0: each tile is one item. Worth it
-// where the tiles alone cannot keep the threads busy, and a context has several chunks.
-int64_t Plan::parts_at_once(const AttendOp& s, const Batch& b, int64_t chunks) const {
-  const int64_t part = b.num_tokens * s.num_heads * (attend_stride(d_) + 2);
-  const int64_t room = static_cast<int64_t>(attend_parts_.size()) / part - 1;
-  const bool is_busy = num_tiles_ * s.num_kv_heads >= int64_t{4} * threads_->count();
-  return is_busy || chunks < 3 || room < 2 ? 0 : std::min(chunks, room);
-}
-
-void Plan::run_op(const AttendOp& s, const Batch& b) {
-  tile(b, s.num_heads / s.num_kv_heads);
-  const AttendCall call{at(s.q),       at(s.out),      b.positions,
-                        tiles_.data(), b.block_starts, b.max_blocks,
-                        b.block_size,  s.num_heads,    1.0f / std::sqrt(static_cast<float>(d_)),
-                        s.rotate,      rotation(),     cache(s.layer)};
-  const int64_t scratch = attend_scratch(d_, s.num_heads / s.num_kv_heads);
-  // A short context is done before a second thread has woken.
-  const int64_t items = num_tiles_ * s.num_kv_heads;
-  int64_t longest = 0;
-  for (int64_t i = 0; i < b.num_sequences; ++i)
-    longest = std::max<int64_t>(longest, b.positions[b.row_starts[i + 1] - 1] + int64_t{1});
-  const int64_t chunks = (longest + kChunk - 1) / kChunk;
-  if (const int64_t at_once = parts_at_once(s, b, chunks); at_once > 0) {
-    AttendParts parts{attend_parts_.data(), 0, at_once};
-    for (; parts.first_chunk < chunks; parts.first_chunk += at_once) {
-      threads_->run(items * at_once, 1, [&](int64_t i, int64_t j, int thread) {
-        kernels_.attend_part(call, parts, i, j, attend_scratch_.data() + thread * scratch);
-      });
-      const bool last = parts.first_chunk + at_once >= chunks;
-      threads_->run(items, items, [&](int64_t i, int64_t j, int) {
-        kernels_.attend_merge(call, parts, last, i, j);
-      });
-    }
-    return;
-  }
-  const bool is_short = b.num_tokens == 1 && b.positions[0] < 2 * kChunk;
-  threads_->run(items, is_short ? items : 1, [&](int64_t i, int64_t j, int thread) {
-    kernels_.attend(call, i, j, attend_scratch_.data() + thread * scratch);
-  });
-}
-
-void Plan::run_op(const ActivationOp& s, const Batch& b) {
-  const ActivationCall call{at(s.gate), at(s.up), at(s.out), s.kind};
-  const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
-  threads_->run(lanes, 256, [&](int64_t i, int64_t j, int) { kernels_.activation(call, i, j); });
-}
-
-void Plan::run_op(const AddOp& s, const Batch& b) {
-  const int64_t lanes = (b.num_tokens * width(s.out) + 15) / 16;
-  threads_->run(lanes, 256, [&](int64_t i, int64_t j, int) {
-    kernels_.add(at(s.x), at(s.y), at(s.out), i, j);
-  });
-}
-
-const float* Plan::run(const Batch& batch, std::vector<double>* times) {
-  last_tokens_ = 0;
-  check(batch);
-  const FlushDenormals flush;
-  locate(batch);
-  using Clock = std::chrono::steady_clock;
-  for (const Op& op : ops_) {
-    const Clock::time_point start = times ? Clock::now() : Clock::time_point();
-    std::visit([&](const auto& one) { run_op(one, batch); }, op);
-    if (times)
-      times->push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-  }
-  last_tokens_ = batch.num_tokens;
-  return logits_.data();
 }
 
 }  // namespace firsthand

@@ -3,7 +3,7 @@
 // Owns: the operators, the scratch memory (laid out once, by whoever recorded them), the order of
 // execution, and how each operator is split into items for the threads.
 // May not know: Python, models, who recorded the operators or which were fused.
-// Read next: kernels.hpp (what an operator calls), module.cpp (the border to Python).
+// Read next: plan.cpp (what is checked), plan_run.cpp (the replay), kernels.hpp (what it calls).
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,12 @@ using Lines = std::vector<T, LineAllocator<T>>;
 // Buffers are named by their index; −1 is none.
 struct EmbedOp {
   WeightRef table;
+  float scale;
   int out;
 };
 struct NormOp {
   int x;
+  int num_heads;  // each with the same gain
   Vector gain;
   float eps;
   int out;
@@ -58,10 +60,13 @@ struct LinearOp {
   float eps;
   Activation gated;  // not none: weights are gate and up
   bool logits;       // only the rows whose logits are wanted, into the logits
+  float cap;         // of the logits; 0: none
 };
+// `table` is which of the rotary frequencies.
 struct RopeOp {
   int x;
   int num_heads;
+  int table;
   int out;
 };
 struct StoreOp {
@@ -69,6 +74,7 @@ struct StoreOp {
   int k;
   int v;
   bool rotate;
+  int table;
 };
 struct AttendOp {
   int layer;
@@ -76,7 +82,28 @@ struct AttendOp {
   int out;
   int num_heads;
   int num_kv_heads;
+  float scale;
+  float cap;
+  int64_t window;
   bool rotate;
+  int table;
+};
+struct RouteOp {
+  int logits;
+  int shared;  // −1: no shared expert
+  int out;
+  int top_k;
+  bool renormalise;
+};
+struct Expert {
+  std::vector<WeightRef> gate_up, down;  // two, and one
+};
+struct ExpertsOp {
+  int x;
+  int weights;
+  int out;
+  std::vector<Expert> experts;
+  Activation kind;
 };
 struct ActivationOp {
   int gate;
@@ -89,7 +116,14 @@ struct AddOp {
   int y;
   int out;
 };
-using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, StoreOp, AttendOp, ActivationOp, AddOp>;
+using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, StoreOp, AttendOp, RouteOp, ExpertsOp,
+                        ActivationOp, AddOp>;
+
+// How fast each of d / 2 pairs turns, and what cos and sin are multiplied by.
+struct RotaryTable {
+  std::vector<double> frequencies;
+  double factor;
+};
 
 // What is computed in one run; arrays as in compute/batch.py.
 struct Batch {
@@ -101,12 +135,14 @@ struct Batch {
   int64_t num_tokens, num_sequences, max_blocks, block_size, num_logit_rows;
 };
 
+// Columns of a row that all of these weights can read, padded.
+int64_t stride_of(const std::vector<WeightRef>& weights);
+
 class Plan {
  public:
-  // `frequencies` are the rotary ones, d / 2 of them; positions 0 … num_positions − 1 can occur.
+  // Positions 0 … num_positions − 1 can occur.
   Plan(int64_t max_tokens, int64_t max_logit_rows, int64_t vocab, int64_t num_positions,
-       std::vector<double> frequencies, double attention_factor, std::shared_ptr<Threads> threads,
-       const Kernels& kernels);
+       std::vector<RotaryTable> tables, std::shared_ptr<Threads> threads, const Kernels& kernels);
 
   int add_buffer(int64_t offset, int64_t width);
   void add_op(Op op);  // throws std::invalid_argument when sizes do not fit
@@ -136,19 +172,27 @@ class Plan {
 
   float* at(int buffer) { return scratch_.data() + buffers_[static_cast<size_t>(buffer)].offset; }
   int64_t width(int buffer) const { return buffers_.at(static_cast<size_t>(buffer)).width; }
-  Rotation rotation() const { return {cosine_.data(), sine_.data(), d_}; }
+  Rotation rotation(int table) const {
+    const int64_t at = table * max_tokens_ * (d_ / 2);
+    return {cosine_.data() + at, sine_.data() + at, d_};
+  }
   const Cache& cache(int layer) const { return layers_.at(static_cast<size_t>(layer)); }
   const LinearOp& head() const;
-  Prepared prepare(const LinearOp&, const int32_t* row_of, int64_t rows, Forms wanted);
   int64_t parts_at_once(const AttendOp&, const Batch&, int64_t chunks) const;
   void check(const LinearOp&) const;
-  void reserve(const LinearOp&);
+  void reserve(const std::vector<WeightRef>& weights, int64_t rows, bool as_floats);
   void check(const StoreOp&) const;
   void check(const AttendOp&) const;
+  void check(const RouteOp&) const;
+  void check(const ExpertsOp&) const;
+  void check_table(int table) const;
   void check_widths(int64_t width, std::initializer_list<int> buffers) const;
   void check(const Batch& batch) const;
   void check_rows(const int32_t* rows, int64_t count, int64_t most) const;
   void locate(const Batch& batch);
+  PrepareCall reading(const float* x, int64_t k, const std::vector<WeightRef>& weights);
+  PrepareCall reading(const LinearOp& op, const int32_t* row_of);
+  Prepared prepare(const PrepareCall& call, int64_t rows);
   void tile(const Batch& batch, int64_t heads);
 
   void run_op(const EmbedOp&, const Batch&);
@@ -157,13 +201,14 @@ class Plan {
   void run_op(const RopeOp&, const Batch&);
   void run_op(const StoreOp&, const Batch&);
   void run_op(const AttendOp&, const Batch&);
+  void run_op(const RouteOp&, const Batch&);
+  void run_op(const ExpertsOp&, const Batch&);
   void run_op(const ActivationOp&, const Batch&);
   void run_op(const AddOp&, const Batch&);
 
   int64_t max_tokens_, max_logit_rows_, vocab_, num_positions_;
   int d_;
-  std::vector<double> frequencies_;
-  double attention_factor_;
+  std::vector<RotaryTable> tables_;
   std::shared_ptr<Threads> threads_;
   const Kernels& kernels_;
 
@@ -196,6 +241,10 @@ class Plan {
   std::vector<AttendTile> tiles_;
   Lines<float> attend_scratch_, attend_parts_;
   int64_t attend_floats_ = 0, num_tiles_ = 0;
+  // Of the expert that is being computed: whose rows, its hidden values, its results.
+  std::vector<int32_t> expert_rows_;
+  std::vector<float> expert_hidden_, expert_out_;
+  int64_t expert_hidden_width_ = 0, expert_width_ = 0;
 
   std::vector<Cache> layers_;
   int64_t num_slots_ = 0;

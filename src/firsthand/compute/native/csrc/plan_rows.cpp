@@ -2,7 +2,7 @@
 //
 // Owns: nothing; the values still lie in the plan's scratch, until the next run.
 // May not know: why a row is wanted.
-// Read next: plan.cpp.
+// Read next: plan_run.cpp.
 #include <algorithm>
 #include <stdexcept>
 
@@ -43,7 +43,9 @@ const float* Plan::logits(const int32_t* rows, int64_t count) {
 void Plan::hidden(const int32_t* rows, int64_t count, float* out) {
   check_rows(rows, count, max_tokens_);
   const FlushDenormals flush;
-  const Prepared prepared = prepare(head(), rows, count, {false, false, true});
+  PrepareCall call = reading(head(), rows);
+  call.wanted = {false, false, true};
+  const Prepared prepared = prepare(call, count);
   const int64_t columns = hidden_width();
   for (int64_t r = 0; r < count; ++r)
     std::copy_n(prepared.f + r * prepared.stride, columns, out + r * columns);
