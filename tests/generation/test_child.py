@@ -36,7 +36,7 @@ from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 
 pytestmark = pytest.mark.native
 
-WAIT_S = 20.0
+WAIT_S = 90.0
 MODULE = "firsthand.generation.child"
 OPTIONS = LoadOptions(max_context=512, threads=1)
 

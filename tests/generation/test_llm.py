@@ -27,7 +27,7 @@ from firsthand.request import FinishReason, RepetitionGuard
 pytestmark = pytest.mark.native
 
 CONTEXT = 64
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -325,8 +325,7 @@ def test_s_45_a_step_that_fails_is_an_error_and_the_engine_lives(
         steps.clear()
         completions = llm.generate(["x"] * 24, max_tokens=9, ignore_end=True)
     reasons = [completion.finish.reason for completion in completions]
-    assert 1 <= reasons.count(FinishReason.ERROR) <= llm.loaded.limits.max_sequences
-    assert reasons.count(FinishReason.LENGTH) == 24 - reasons.count(FinishReason.ERROR)
+    assert reasons == [FinishReason.LENGTH] * 24  # computed again in halves
     assert llm._engine._scheduler.num_used_blocks == 0
 
 

@@ -44,6 +44,7 @@ def test_every_option_arrives() -> None:
         "frequency_penalty": 0.4,
         "logit_bias": {5: -1.0},
         "logprobs": 2,
+        "prompt_logprobs": 1,
         "seed": 0,
         "stop": "end",
         "stop_token_ids": [7],
@@ -62,6 +63,7 @@ def test_every_option_arrives() -> None:
     assert checked.stop == StopRules(9, 1, ENDS, frozenset({7}), True, RepetitionGuard())
     assert checked.stop_strings == ("end",)
     assert (checked.seed, checked.n, checked.timeout_s) == (0, 3, 2.5)
+    assert checked.prompt_logprobs == 1
     assert checked.grammar == Grammar(GrammarKind.REGEX, "a+")
     assert (checked.priority, checked.tenant, checked.cache_salt) == ("urgent", "someone", "salt")
 

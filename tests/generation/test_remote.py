@@ -34,7 +34,7 @@ from firsthand.request import (
     TokenEvent,
 )
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 def request(n: int = 1) -> Request:

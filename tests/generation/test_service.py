@@ -33,7 +33,7 @@ pytestmark = pytest.mark.native
 
 CONTEXT = 256
 LOAD = LoadOptions(max_context=CONTEXT, threads=1)
-WAIT_S = 20.0
+WAIT_S = 90.0
 LONG: Options = {"max_tokens": 240, "ignore_end": True, "temperature": 0}
 T = TypeVar("T")
 

@@ -273,6 +273,10 @@ def test_random_weights_call_tools(tooled: Live) -> None:
     assert final.finish_reason == "tool_calls"
 
 
+def schema(given: object) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": given}}
+
+
 @pytest.mark.native
 def test_beside_tools_an_answer_has_its_form(tooled: Live) -> None:
     """Random weights write what they may: a call, or the JSON that was asked for."""
@@ -317,9 +321,6 @@ def test_responses_of_random_weights(tooled: Live) -> None:
 
 @pytest.mark.native
 def test_struct_1_a_broken_grammar_is_400_and_the_next_is_served(live: Live) -> None:
-    def schema(given: object) -> dict[str, Any]:
-        return {"type": "json_schema", "json_schema": {"name": "x", "schema": given}}
-
     broken: list[dict[str, Any]] = [
         {"response_format": schema({"type": "object", "properties": {"a": "text"}})},
         {"response_format": schema({"type": "string", "pattern": "("})},
