@@ -14,10 +14,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from firsthand.errors import EngineError
 from firsthand.generation.frames import FromChild, ToChild, encode, parent_reader
+from firsthand.processes import processor_s
 
 END_S = 2.0  # between two steps it sees that the connection is closed
 POLL_S = 0.005
@@ -110,12 +110,7 @@ class EngineProcess:
 
     def cpu_s(self) -> float | None:
         """Processor time that it has used, of all threads; None where the system does not say."""
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-            user, system = stat.rpartition(")")[2].split()[11:13]  # its name may hold anything
-            return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError):
-            return None
+        return processor_s(self.pid)
 
     def kill(self) -> None:
         self._process.kill()
