@@ -5,7 +5,7 @@ May not know: how anything is rounded.
 Read next: `small_model.py`, which trains a model that nobody rounded yet; `quantization_table.py`,
 which makes the table of docs/quantize.md of the lines.
 
-    python bench/quantization.py NAME MODEL CALIBRATION TEXT WINDOW WINDOWS [LIBGGML] [--only WORD]
+    python bench/quantization.py NAME MODEL CALIBRATION TEXT WINDOW WINDOWS [LIBGGML]
 
 Every result is scored as floats (quantization none), so that what differs is the layers' weights
 alone: embedding and head are left as they are. llama.cpp's formats are rounded by its own
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -60,7 +61,6 @@ SCHEMES: list[dict[str, Any]] = [
     {"kind": "int3", "group": 128, "method": "compensated"},
 ]
 GGML = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
-TOKENS = 16_384
 
 
 class Bench:
@@ -103,7 +103,7 @@ class Bench:
 
     def ours(self, folder: Path) -> None:
         for number, options in enumerate(SCHEMES):
-            if self.given.only and self.given.only not in str(options):
+            if self.given.only and not re.search(self.given.only, str(options)):
                 continue
             dst = folder / str(number)
             cpu_s = time.process_time()
@@ -112,11 +112,12 @@ class Bench:
                 dst,
                 Scheme(**options, force=True),
                 calibration=self.calibration,
-                judged_on=self.text[:2_000],
-                num_tokens=TOKENS,
+                judged_on=self.text[:1_000],
+                num_tokens=self.given.tokens,
             )
             more = {
                 **{key: value for key, value in options.items() if key != "kind"},
+                "calibration_tokens": self.given.tokens,
                 "rounding_s": report.rounding_s,
                 "cpu_s": time.process_time() - cpu_s,
             }
@@ -186,7 +187,8 @@ def main() -> None:
     parser.add_argument("window", type=int)
     parser.add_argument("windows", type=int)
     parser.add_argument("ggml", type=Path, nargs="?")
-    parser.add_argument("--only")
+    parser.add_argument("--only", help="a regular expression of schemes, as they stand above")
+    parser.add_argument("--tokens", type=int, default=16_384, help="of the calibration text")
     given = parser.parse_args()
     bench = Bench(given)
     with tempfile.TemporaryDirectory() as folder:
