@@ -200,6 +200,30 @@ def test_without_a_text_nothing_is_known(micro_folder: Path, tmp_path: Path) -> 
         quantize(micro_folder, tmp_path / "there", Scheme("int4"), num_tokens=TOKENS)
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", ["int8", "w8a8"])
+def test_gains_that_a_load_adds_one_to_are_written_without_it(
+    micro_folder: Path, tmp_path: Path, passages: str, kind: str
+) -> None:
+    """Gemma's norms: a gain of 1 + what the file has, smoothed or not."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        vocab_size=257, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=512,
+        query_pre_attn_scalar=16, sliding_window=32, eos_token_id=256, bos_token_id=None,
+        pad_token_id=None,
+    )  # fmt: skip
+    folder = tmp_path / "gemma"
+    transformers.Gemma2ForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((micro_folder / name).read_bytes())
+    report = made(folder, tmp_path / "small", passages, kind=kind, method="nearest")
+    assert report.judgement is not None
+    assert abs(report.judgement.loss_percent) < 1
+
+
 @pytest.mark.model
 def test_a_gguf_files_words_become_files_that_say_the_same(
     smollm2_path: Path, tmp_path: Path, passages: str

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from firsthand.config import read_environment
 from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.evaluate.perplexity import load_for_scoring, perplexity
@@ -190,7 +192,7 @@ def _rounded(
 
 def _run(source: Source, set_: Calibration, listener: Listener) -> None:
     program = families.program(source.spec)
-    ops = NumpyOps(set_.sequences, source.weights, (source.spec.rope,), listener)
+    ops = NumpyOps(set_.sequences, source.weights, program.ropes, listener)
     with suppress(Done):
         program.forward(ops)
 
@@ -218,7 +220,10 @@ class _Counted:
 
 def _write(source: Source, rounder: Rounder, scheme: Scheme, folder: Path) -> int:
     """The weights' bytes."""
-    vectors = source.weights.vectors | rounder.gains
+    vectors = {
+        name: values - np.float32(source.offsets.get(name, 0.0))
+        for name, values in (source.weights.vectors | rounder.gains).items()
+    }
     tensors = tensors_of(
         source.weights.sources, vectors, rounder.rounded, as_int8=scheme.rounds_activations
     )

@@ -13,6 +13,7 @@ plain rotary frequencies and a byte-level vocabulary. Anything else of that kind
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Source:
     tokenizer: Tokenizer
     weights: Weights
     ops: tuple[Op, ...]
+    offsets: Mapping[str, float]  # what a load added to vectors, and a file must not have
     file_bytes: int
 
     @property
@@ -70,9 +72,17 @@ def open_source_model(checkpoint: Checkpoint) -> Source:
     tokenizer = read_tokenizer(checkpoint)
     weights = Weights()
     family = families.family(spec)
-    report = load(checkpoint, family.slots(spec), family.gguf_layout, weights, "none")
+    slots = family.slots(spec)
+    for slot in slots:
+        if slot.part_of is not None and slot.name not in checkpoint.tensors:
+            raise UnsupportedModel(
+                f"{checkpoint.path}: {slot.name} is a part of a larger tensor: such a model cannot "
+                "be written in parts"
+            )
+    report = load(checkpoint, slots, family.gguf_layout, weights, "none")
+    offsets = {slot.name: slot.offset for slot in slots if slot.offset}
     ops = record(families.program(spec).forward, weights.shape)
-    return Source(checkpoint, spec, tokenizer, weights, tuple(ops), report.file_bytes)
+    return Source(checkpoint, spec, tokenizer, weights, tuple(ops), offsets, report.file_bytes)
 
 
 def config_of(source: Source) -> dict[str, Any]:
