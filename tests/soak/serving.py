@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import httpx
 
 from tests.soak.clients import Load, Outcome
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0  # of a machine that is busy with something else
 ROOT = Path(__file__).parents[2]
 
 
@@ -148,9 +147,5 @@ def served(model: Path, folder: Path, *flags: str) -> Iterator[Server]:
         assert process.poll() is None, log.read_text(encoding="utf-8")
         yield server
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        finally:
-            process.kill()
-            process.wait()
+        process.kill()  # its engine ends with it
+        process.wait()
