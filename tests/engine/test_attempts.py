@@ -154,6 +154,40 @@ def test_what_passes_by_itself_harms_nobody() -> None:
     assert ran.error == "the step failed: OSError: a moment"
 
 
+class Starved(Poisoned):
+    """Refused memory for more than `most` slices at once, so many times."""
+
+    def __init__(self, most: int, times: int) -> None:
+        super().__init__()
+        self.most, self.times = most, times
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if len(plan.slices) > self.most and self.times:
+            self.plans.append(plan)
+            self.times -= 1
+            raise MemoryError
+        return super().run(plan)
+
+
+def test_s62_what_was_refused_memory_is_computed_as_it_was_when_some_is_freed() -> None:
+    runner = Starved(0, 1)
+    ran = run_plan(runner, plan_of(4, copies=1), lambda: True)
+    assert runner.plans == [plan_of(4, copies=1)] * 2
+    assert (ran.num_attempts, ran.num_failed, ran.out_of_memory) == (1, 0, True)
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_s61_else_in_halves_which_need_less(freed: bool) -> None:
+    ran = run_plan(Starved(2, 9), plan_of(4), lambda: freed)
+    assert (ran.num_failed, ran.out_of_memory) == (0, True)
+    assert ran.num_attempts == 2 + freed
+
+
+def test_other_faults_free_nothing() -> None:
+    ran = run_plan(Poisoned(1), plan_of(2), lambda: pytest.fail("asked for memory"))
+    assert not ran.out_of_memory
+
+
 def test_an_interrupt_is_no_fault_of_a_request() -> None:
     class Interrupted:
         def run(self, plan: StepPlan) -> StepResult:

@@ -231,6 +231,16 @@ def test_o_8_memory_closes_the_door_in_steps() -> None:
     assert (found.status, found.code) == (503, "degraded")
 
 
+def test_s62_an_engine_that_gave_up_its_reserve_sheds_all_that_can_be() -> None:
+    clock = Clock()
+    gate = make(Bounds(), clock)
+    gate.memory_short = True
+    gate.tick()
+    assert gate.level == 4
+    assert refusal(gate, clock, replace(WORK, n=2)).code == "degraded"
+    gate.admit(call(clock), WORK).close()
+
+
 def test_a_closed_door_says_why() -> None:
     clock = Clock()
     gate = make(Bounds(), clock)

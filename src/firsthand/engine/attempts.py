@@ -12,12 +12,15 @@ has succeeded: later they would undo what was computed into their targets.
 
 One at fault among n costs 2·log2(n) attempts, and all of them together about as much as three
 steps. `MAX_ATTEMPTS` bounds what a broken machine costs; who is not alone by then fails as well.
+
+A step that was refused memory is first computed again as it was, if some could be freed; halves,
+too, need less than the whole.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -37,22 +40,26 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A result for the whole plan. `error` is the first attempt's; `num_attempts` came after it,
-    and `num_failed` sequences have an error in the end."""
+    """A result for the whole plan. `error` is the first attempt's, which `out_of_memory` says was
+    refused memory; `num_attempts` came after it, and `num_failed` sequences have an error in the
+    end."""
 
     result: StepResult
     error: str | None = None
     num_attempts: int = 0
     num_failed: int = 0
+    out_of_memory: bool = False
 
 
-def run_plan(runner: Runner, plan: StepPlan) -> Ran:
-    """Run it; raises nothing that is an Exception."""
+def run_plan(runner: Runner, plan: StepPlan, relieve: Callable[[], bool] = lambda: False) -> Ran:
+    """Run it; raises nothing that is an Exception. `relieve` frees memory: False, there was none
+    to free."""
     try:
         return Ran(runner.run(plan))
     except Exception as fault:
         _LOG.exception("a step of %d sequences failed", len(plan.slices))
-        return _Attempts(runner, plan).after(fault)
+        lacks_memory = isinstance(fault, MemoryError)
+        return _Attempts(runner, plan).after(fault, again=lacks_memory and relieve())
 
 
 class _Attempts:
@@ -67,7 +74,19 @@ class _Attempts:
         self._num_failed = 0
         self._forward_ms = self._sample_ms = 0.0
 
-    def after(self, fault: Exception) -> Ran:
+    def after(self, fault: Exception, *, again: bool) -> Ran:
+        """`again`: as it was, before any halves."""
+        if not (again and self._try(self._plan) is None):
+            self._in_halves(fault)
+        return Ran(
+            StepResult(tuple(self._drawn), self._forward_ms, self._sample_ms, tuple(self._reads)),
+            _told(fault),
+            MAX_ATTEMPTS - self._num_left,
+            self._num_failed,
+            isinstance(fault, MemoryError),
+        )
+
+    def _in_halves(self, fault: Exception) -> None:
         slices = self._plan.slices
         uncopied = None
         if len(slices) > 1 and self._plan.copies:
@@ -76,12 +95,6 @@ class _Attempts:
             self._halve(slices, fault)
         else:
             self._fail(slices, uncopied)
-        return Ran(
-            StepResult(tuple(self._drawn), self._forward_ms, self._sample_ms, tuple(self._reads)),
-            _told(fault),
-            MAX_ATTEMPTS - self._num_left,
-            self._num_failed,
-        )
 
     def _halve(self, slices: Sequence[SequenceSlice], fault: Exception) -> None:
         """`slices` have failed together; their outcomes are added in their order."""

@@ -39,7 +39,7 @@ class Engine:
     `clock` gives seconds and never goes back; `on_step` is called once per step, on this thread.
     A request with a grammar comes to the scheduler when that is compiled, which is done on another
     thread; without `grammars` there can be none. One that generates nothing waits for company by
-    the rules of `window`.
+    the rules of `window`. `relieve` is asked for memory when a step was refused some.
     """
 
     def __init__(
@@ -50,12 +50,14 @@ class Engine:
         on_step: Callable[[StepFacts], None],
         grammars: Grammars | None = None,
         window: Window | None = None,
+        relieve: Callable[[], bool] = lambda: False,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
         self._on_step = on_step
         self._grammars = grammars
+        self._relieve = relieve
         self._preparing: dict[str, _Preparing] = {}
         self._batcher = MicroBatcher(window or Window())
         self._started: list[BatchFacts] = []  # batches, for the next facts
@@ -125,7 +127,7 @@ class Engine:
         plan = self._scheduler.plan(started_s)
         request_ids = self._scheduler.request_ids(plan)
         planned_s = self._clock()
-        ran = run_plan(self._runner, plan)
+        ran = run_plan(self._runner, plan, self._relieve)
         ran_s = self._clock()
         events = self._scheduler.commit(plan, ran.result, ran_s)
         times_s = (started_s, planned_s, ran_s, self._clock())
@@ -202,6 +204,7 @@ class Engine:
             error=ran.error,
             num_attempts=ran.num_attempts,
             num_failed=ran.num_failed,
+            out_of_memory=ran.out_of_memory,
             waiting_by_class=self._scheduler.waiting_by_class,
             running_by_class=self._scheduler.running_by_class,
             num_cached_blocks=self._scheduler.num_cached_blocks,

@@ -27,8 +27,9 @@ class StepFacts:
     `request_ids` and `slice_tokens` go together: who was in the step, with how many tokens.
     `run_ms` is the whole of the runner; `forward_ms` and `sample_ms` are parts of it. The counts
     of waiting, running and blocks are those after the commit. `error` is set when the runner
-    raised: then `num_attempts` more were made, and `num_failed` sequences were given up. A
-    request's report uses some of it; all of it is for the server's metrics.
+    raised: then `num_attempts` more were made, and `num_failed` sequences were given up;
+    `out_of_memory` if it was refused memory. A request's report uses some of it; all of it is for
+    the server's metrics.
 
     By class are: urgent, normal, background. Cached blocks are not used: nobody's, but findable.
     `num_evicted_blocks` of them were given out for something else, since the engine began.
@@ -57,6 +58,7 @@ class StepFacts:
     num_attempts: int = 0
     num_failed: int = 0
     batches: tuple[BatchFacts, ...] = ()
+    out_of_memory: bool = False
 
     @property
     def num_tokens(self) -> int:

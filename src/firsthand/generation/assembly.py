@@ -45,9 +45,13 @@ class Assembly:
 
 
 def assemble(
-    loaded: LoadedModel, clock: Callable[[], float], on_step: Callable[[StepFacts], None]
+    loaded: LoadedModel,
+    clock: Callable[[], float],
+    on_step: Callable[[StepFacts], None],
+    relieve: Callable[[], bool] = lambda: False,
 ) -> Assembly:
-    """`loaded` is claimed by the caller: two engines would share scratch memory and blocks."""
+    """`loaded` is claimed by the caller: two engines would share scratch memory and blocks.
+    `relieve` frees memory for a step that was refused some; False: there was none to free."""
     grammars = Grammars(loaded.text, loaded.limits.vocab_size)
     sample = sampler_of(loaded.executor)
     runner = ModelRunner(
@@ -60,7 +64,8 @@ def assemble(
         Readings(loaded.executor, sample, loaded.max_logit_rows),
     )
     scheduler = build_scheduler(loaded, clock)
-    engine = Engine(scheduler, runner, clock, on_step, grammars, window_of(loaded.options))
+    window = window_of(loaded.options)
+    engine = Engine(scheduler, runner, clock, on_step, grammars, window, relieve)
     return Assembly(engine, runner, scheduler, grammars)
 
 

@@ -11,6 +11,10 @@ of as many steps. An idle process sleeps until something arrives. A ping is answ
 so an answer says that it moves. Signals that a terminal or a service manager sends to all
 processes are ignored: the parent drains, and ends this one by closing the connection.
 
+Memory that runs short costs the reserve first, which is told with the next answer to a ping, so
+that less is let in; then the requests at fault; and if nothing can be computed any more, this
+process, so that another begins with what is free then.
+
     python -m firsthand.generation.child SOCKET_FD PARENT_PID
 """
 
@@ -53,9 +57,11 @@ from firsthand.generation.frames import (
 )
 from firsthand.generation.loading import LoadedModel, load_model
 from firsthand.generation.report import Memory, peak_rss_bytes
+from firsthand.memory.reserve import Reserve
 
 PROGRESS_S = 0.1  # between two reports of a load
 LAST_WORDS_S = 1.0
+STARVED_STEPS = 2  # in a row, in which nothing could be computed for want of memory
 READ_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
@@ -130,10 +136,11 @@ class Connection:
 class Loop:
     """Messages in, steps, messages out, until the parent is gone."""
 
-    def __init__(self, connection: Connection, clock: Callable[[], float]) -> None:
+    def __init__(self, connection: Connection, reserve: Reserve) -> None:
         self._connection = connection
-        self._clock = clock
+        self._reserve = reserve
         self._facts: StepFacts | None = None
+        self._num_starved = 0
 
     def on_step(self, facts: StepFacts) -> None:
         self._facts = facts
@@ -151,6 +158,17 @@ class Loop:
                 facts, self._facts = self._facts, None
                 if events or facts is not None:  # else nothing was ready to run
                     send(Stepped(tuple(events), facts))
+                if facts is not None and facts.error is not None:
+                    self._check_memory(facts)
+                else:
+                    self._num_starved = 0
+
+    def _check_memory(self, facts: StepFacts) -> None:
+        """Raises MemoryError when it has become useless to go on."""
+        if facts.out_of_memory and facts.num_failed >= facts.num_sequences:
+            self._num_starved += 1
+        if self._num_starved >= STARVED_STEPS:
+            raise MemoryError("no memory for any step: the model is loaded again")
 
     def _take(self, engine: Engine, message: ToChild) -> None:
         send = self._connection.send
@@ -165,12 +183,15 @@ class Loop:
                 if events:
                     send(Stepped(tuple(events)))
             case Ping(number=number):
-                send(Pong(number, peak_rss_bytes()))
+                self._reserve.look()
+                send(Pong(number, peak_rss_bytes(), self._reserve.is_held))
             case Load():
                 raise EngineError("a second model was sent")
 
 
-def load(connection: Connection, loop: Loop, clock: Callable[[], float]) -> Engine | None:
+def load(
+    connection: Connection, loop: Loop, reserve: Reserve, clock: Callable[[], float]
+) -> Engine | None:
     """The engine that the first message asks for, warm. None: the parent is gone."""
     messages = connection.receive(wait=True)
     if messages is None:
@@ -188,8 +209,10 @@ def load(connection: Connection, loop: Loop, clock: Callable[[], float]) -> Engi
 
     loaded = load_model(first.model, first.options, progress, late_text=True)
     loaded.claim()
-    assembly = assemble(loaded, clock, loop.on_step)
-    connection.send(Ready(_facts(loaded, warm_up(assembly, loaded))))
+    assembly = assemble(loaded, clock, loop.on_step, reserve.give_up)
+    longest = warm_up(assembly, loaded)
+    reserve.take()
+    connection.send(Ready(_facts(loaded, longest)))
     return assembly.engine
 
 
@@ -234,9 +257,10 @@ def main(arguments: Sequence[str]) -> int:
     os.set_inheritable(fd, False)
     with socket.socket(fileno=fd) as sock:
         connection = Connection(sock)
-        loop = Loop(connection, time.perf_counter)
+        reserve = Reserve(time.perf_counter)
+        loop = Loop(connection, reserve)
         try:
-            engine = load(connection, loop, time.perf_counter)
+            engine = load(connection, loop, reserve, time.perf_counter)
             if engine is not None:
                 loop.run(engine)
         except Exception as error:

@@ -107,8 +107,11 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pong(msgspec.Struct, frozen=True, tag=True):
+    """`has_reserve`: memory is not short."""
+
     number: int
     peak_rss_bytes: int
+    has_reserve: bool = True
 
 
 ToChild = Load | Submit | Abort | Ping

@@ -119,6 +119,7 @@ class Remote:
         self.last_step_s: float | None = None
         self.num_restarts = 0
         self.peak_rss_bytes = 0
+        self.memory_short = False
         self.progress: float | None = None
 
     @property
@@ -220,6 +221,7 @@ class Remote:
     async def _run_child(self) -> str:
         """Start a child and watch it to its end; gives the reason of that."""
         self._fault, self._silent_s, self.progress = None, 0.0, None
+        self.memory_short = False
         try:
             process = await EngineProcess.start(self._take)
         except OSError as error:
@@ -267,8 +269,8 @@ class Remote:
         match message:
             case Stepped(events=events, facts=facts):
                 self._deliver(events, facts)
-            case Pong(peak_rss_bytes=peak_rss_bytes):
-                self.peak_rss_bytes = peak_rss_bytes
+            case Pong(peak_rss_bytes=peak_rss_bytes, has_reserve=has_reserve):
+                self.peak_rss_bytes, self.memory_short = peak_rss_bytes, not has_reserve
                 self._moved()
             case Loading(done_bytes=done_bytes, total_bytes=total_bytes):
                 self.progress = done_bytes / total_bytes if total_bytes else None

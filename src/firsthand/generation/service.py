@@ -156,6 +156,7 @@ class Service:
             num_restarts=remote.num_restarts,
             pid=remote.pid,
             progress=remote.progress,
+            memory_short=remote.memory_short,
         )
 
     @property

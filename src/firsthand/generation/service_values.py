@@ -55,6 +55,7 @@ class ServiceState:
     num_restarts: int
     pid: int | None  # of the engine
     progress: float | None = None  # of a load, 0.0 … 1.0
+    memory_short: bool = False  # the engine has given up its reserve
 
 
 @dataclass(frozen=True, slots=True)

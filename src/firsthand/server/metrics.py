@@ -71,13 +71,7 @@ class Metrics:
             "firsthand_batch_size", "Sequences of a step", model, registry=r, buckets=BATCH_BUCKETS
         )
         self._microbatch, self._microbatch_wait = _microbatches(r)
-        self._step_errors = Counter("firsthand_step_errors", "Failed steps", model, registry=r)
-        self._step_attempts = Counter(
-            "firsthand_step_attempts", "Made after a step had failed", model, registry=r
-        )
-        self._step_failed = Counter(
-            "firsthand_step_failed_sequences", "Given up with their step", model, registry=r
-        )
+        self._count_faults(model)
         self._step_age = Gauge(
             "firsthand_last_step_age_seconds", "Since the last step", model, registry=r
         )
@@ -104,6 +98,19 @@ class Metrics:
         self._info = Gauge("firsthand_model_info", "1", ("model", "manifest"), registry=r)
         self._build = Gauge("firsthand_build_info", "1", ("version",), registry=r)
         r.register(VllmAliases(r))
+
+    def _count_faults(self, model: tuple[str, ...]) -> None:
+        r = self.registry
+        self._step_errors = Counter("firsthand_step_errors", "Failed steps", model, registry=r)
+        self._step_attempts = Counter(
+            "firsthand_step_attempts", "Made after a step had failed", model, registry=r
+        )
+        self._step_failed = Counter(
+            "firsthand_step_failed_sequences", "Given up with their step", model, registry=r
+        )
+        self._reserve = Gauge(
+            "firsthand_memory_reserve", "1: it is held; memory is not short", model, registry=r
+        )
 
     def _latency(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
         return Histogram(name, text, labels, registry=self.registry, buckets=LATENCY_BUCKETS_S)
@@ -158,6 +165,7 @@ class Metrics:
             self._step_age.labels(name).set(state.step_age_s or 0.0)
             self._restarts.labels(name).set(state.num_restarts)
             self._ready.labels(name).set(state.status.takes_requests)
+            self._reserve.labels(name).set(not state.memory_short)
 
 
 def _microbatches(r: CollectorRegistry) -> tuple[Histogram, Histogram]:

@@ -145,6 +145,9 @@ class Running:
         """What is looked at once a second."""
         while True:
             self.gate.memory_used = used_share() or 0.0
+            self.gate.memory_short = any(
+                one.service.state.memory_short for one in self.registry.members
+            )
             self.gate.tick()
             self.registry.tick()
             await asyncio.sleep(TICK_S)

@@ -88,6 +88,7 @@ class Gate:
     listen: Callable[[int, float], None] = lambda level, pressure: None
     rates: Rates = field(default_factory=Rates)
     memory_used: float = 0.0  # of the machine's, 0 … 1
+    memory_short: bool = False  # an engine has given up its reserve
     _drain: DrainRate = field(default_factory=DrainRate)
     _ladder: Ladder = field(default_factory=Ladder)
     _open: dict[int, Ticket] = field(default_factory=dict)  # in the order of their arrival
@@ -249,5 +250,6 @@ class Gate:
         found = [self.num_waiting / bounds.max_ordinary if bounds.max_waiting else 0.0]
         if bounds.max_waiting_tokens:
             found.append(self.num_waiting_tokens / bounds.max_waiting_tokens)
+        found += [_MEMORY_STEPS[0][1]] if self.memory_short else []
         found += [as_queue for used, as_queue in _MEMORY_STEPS if self.memory_used >= used]
         return max(found)
