@@ -5,6 +5,10 @@ Owns: the checks on the file. May not know: how it is loaded. Read next: `test_f
 
 from __future__ import annotations
 
+import random
+import struct
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,9 @@ import pytest
 
 from firsthand import LLM
 from firsthand.compute.batch import FlatBatch
+from firsthand.text.tokenizer import Tokenizer
+from firsthand.text.vocabulary import WORD_MARK
+from firsthand.weights.open import open_checkpoint
 from firsthand.weights.sources import Quantization
 
 pytestmark = [pytest.mark.model, pytest.mark.native, pytest.mark.slow]
@@ -33,8 +40,59 @@ def test_it_answers_sensibly(gemma3_path: Path) -> None:
         ids = llm.tokenize(TEXT)
         assert llm.loaded.tokenizer.decode(ids[1:]) == TEXT
         assert ids[0] == llm.loaded.tokenizer.bos_id
-    assert found[0].text.startswith(" 6, 7, 8,")
+    assert found[0].text.startswith(" 6, 7, 8")
     assert found[1].text.startswith(" Rome")
+
+
+@pytest.mark.oracle
+def test_its_tokens_are_those_of_sentencepiece(gemma3_path: Path) -> None:
+    """Of a model file made of the same pieces, by the library that owns the algorithm."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    with closing(open_checkpoint(gemma3_path)) as checkpoint:
+        metadata = checkpoint.metadata
+        ours = Tokenizer.from_gguf(metadata, checkpoint.path)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model_file(metadata))
+    parts = ["a", " ", "  ", "\n", "é", "中", "ß", "1", "<", "td", ">", "the ", "😀", "\t", "\x00"]
+    source = random.Random(1)
+    texts = [TEXT, "  two  spaces\n\n\tand tabs  ", "def f(x):\n    return x + 1\n", "👩‍👩‍👧", "ﬁ"]
+    texts += ["".join(source.choices(parts, k=30)) for _ in range(60)]
+    for text in texts:
+        assert ours.encode(text, add_bos=False) == theirs.encode(text), text
+
+
+def model_file(metadata: Mapping[str, Any]) -> bytes:
+    """sentencepiece_model.proto, by hand: pieces, a trainer's and a normalizer's specification."""
+
+    def number(value: int) -> bytes:
+        head, rest = value & 127, value >> 7
+        return bytes([head | 128]) + number(rest) if rest else bytes([head])
+
+    def integer(field: int, value: int) -> bytes:
+        return number(field << 3) + number(value)
+
+    def message(field: int, content: bytes) -> bytes:
+        return number(field << 3 | 2) + number(len(content)) + content
+
+    def single(field: int, value: float) -> bytes:
+        return number(field << 3 | 5) + struct.pack("<f", value)
+
+    user_defined = 4  # a converter has written their spaces as spaces
+    columns = (metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores", "token_type"))
+    pieces = [
+        message(
+            1,
+            message(1, (text.replace(" ", WORD_MARK) if kind == user_defined else text).encode())
+            + single(2, score)
+            + integer(3, int(kind)),
+        )
+        for text, score, kind in zip(*columns, strict=True)
+    ]
+    bpe, byte_fallback, ids = integer(3, 2), integer(35, 1), ((40, 3), (41, 2), (42, 1), (43, 0))
+    names = ((45, b"<unk>"), (46, b"<bos>"), (47, b"<eos>"), (48, b"<pad>"))
+    trainer = bpe + byte_fallback + b"".join(integer(*pair) for pair in ids)
+    trainer += b"".join(message(*pair) for pair in names)
+    normalizer = message(1, b"identity") + integer(3, 0) + integer(4, 0) + integer(5, 1)
+    return b"".join(pieces) + message(2, trainer) + message(3, normalizer)
 
 
 @pytest.mark.oracle
