@@ -6,6 +6,7 @@ Owns: proof of `connection.py`, `body.py`, `middleware.py`. Read next: `test_gua
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 
@@ -515,3 +516,31 @@ def test_the_guard_is_in_the_metrics() -> None:
             'firsthand_connections_cut_total{reason="malformed"} 1.0',
         ):
             assert line in text
+
+
+def test_s_33_ranges_are_not_looked_at(server: Guarded) -> None:
+    """A header of ten thousand ranges costs what a header costs."""
+    parts = ",".join(f"{at}-{at + 1}" for at in range(0, 4000, 2))
+    began_s = time.process_time()
+    statuses_found = [server.get("/docs", AUTH + f"Range: bytes={parts}\r\n")[0] for _ in range(5)]
+    assert set(statuses_found) <= {200, 431}
+    assert time.process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["http://127.0.0.1:{port}/x.png", "![](http://127.0.0.1:{port}/x)", "file:///etc/passwd"],
+)
+def test_s_91_no_link_in_a_text_is_followed(server: Guarded, link: str) -> None:
+    with socket.socket() as trap:
+        trap.bind(("127.0.0.1", 0))
+        trap.listen()
+        trap.settimeout(0.2)
+        link = link.format(port=trap.getsockname()[1])
+        text = {"messages": [{"role": "user", "content": link}], "max_tokens": 8}
+        image = [{"type": "image_url", "image_url": {"url": link}}]
+        asked = {"messages": [{"role": "user", "content": image}], "max_tokens": 8}
+        assert server.post(PATH, json.dumps(text).encode())[0] == 200
+        assert server.post(PATH, json.dumps(asked).encode())[0] == 400
+        with pytest.raises(TimeoutError):
+            trap.accept()

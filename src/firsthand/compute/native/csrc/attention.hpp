@@ -97,7 +97,7 @@ inline void score_columns(const Context& context, const TileState& t, int64_t fi
   }
   for (int r = 0; r < Q; ++r)
     for (int j = 0; j < V; ++j)
-      store(t.weights + (first + r) * kChunk + (v + j) * kLanes, acc[r][j]);
+      store(t.weights + (first + r) * kChunk + (int64_t{v} + j) * kLanes, acc[r][j]);
 }
 
 // o_c = Σ p · v for Q queries and V vectors of d from i on, `lanes` of the last one valid.
