@@ -41,7 +41,7 @@ def request(prompt: tuple[int, ...] = (1,), seed: int = 0) -> Request:
         ("logit_bias", lambda: SamplingParams(logit_bias=((1, 1.0), (1, 2.0)))),
         ("logit_bias", lambda: SamplingParams(logit_bias=(("cat", 1.0),))),  # type: ignore[arg-type]
         ("logprobs", lambda: SamplingParams(logprobs=21)),
-        ("max_tokens", lambda: StopRules(max_tokens=0)),
+        ("max_tokens", lambda: StopRules(max_tokens=-1)),
         ("max_tokens", lambda: StopRules(max_tokens=True)),
         ("max_tokens", lambda: StopRules(max_tokens=10**18)),
         ("max_tokens", lambda: StopRules(max_tokens="10")),  # type: ignore[arg-type]

@@ -44,6 +44,9 @@ class Tickets:
         self.options = ask.options
         return self
 
+    def withdraw(self) -> None:
+        raise AssertionError("nothing is refused here")
+
     def finished(self, completion: Completion) -> None:
         pass
 

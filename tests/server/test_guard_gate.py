@@ -171,9 +171,7 @@ def test_o_7_optional_work_is_shed_in_order_and_comes_back() -> None:
     optional = {
         "logprobs": replace(WORK, logprobs=True),
         "n": replace(WORK, n=2),
-        "max_completion_tokens": replace(
-            WORK, max_tokens=65, max_tokens_field="max_completion_tokens"
-        ),
+        "max_tokens": replace(WORK, max_tokens=65),
         "priority": replace(WORK, priority=Priority.BACKGROUND),
     }
     tickets = []

@@ -9,11 +9,14 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from firsthand.errors import ContextLengthExceeded
 from firsthand.server.guard.body import check_json
 from firsthand.server.guard.refusal import Refused
+from firsthand.server.settings import Configured
 from tests.server.fakes import Script
 from tests.server.guarded import (
     AUTH,
@@ -544,3 +547,38 @@ def test_s_91_no_link_in_a_text_is_followed(server: Guarded, link: str) -> None:
         assert server.post(PATH, json.dumps(asked).encode())[0] == 400
         with pytest.raises(TimeoutError):
             trap.accept()
+
+
+def test_a_reload_changes_the_limits_of_what_comes_in() -> None:
+    """Each setting that says so; the next request is held to it."""
+    large = CHAT + b" " * 8000
+    with guarded(max_body_size=4096, max_header_size=2048, receive_timeout=60.0) as server:
+        many = AUTH + "".join(f"X-{number}: {'a' * 300}\r\n" for number in range(9))
+        assert server.post(PATH, large)[0] == 413
+        assert server.post(PATH, CHAT, many)[0] == 431
+        before = server.running.configured
+        after = replace(
+            before.settings, max_body_size=1 << 20, max_header_size=8192, receive_timeout=0.2
+        )
+        server.running.reread = lambda: Configured(after, before.origins)
+        found = server.running.reload()
+        assert set(found["changed"]) == {"max_body_size", "max_header_size", "receive_timeout"}
+        assert server.post(PATH, large)[0] == 200
+        assert server.post(PATH, CHAT, many)[0] == 200
+        assert statuses(server.exchange(b"GET /health HT")) == [408]
+
+
+def test_what_was_admitted_and_can_never_run_costs_its_key_nothing() -> None:
+    """The prompt's length is seen after the gate; the same answer comes again and again."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ContextLengthExceeded("prompt", "it is too long")
+
+    with guarded(tokens_per_minute=100) as server:
+        server.service.submit = refuse  # type: ignore[method-assign, assignment]
+        asked = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 60}
+        for _ in range(4):
+            status, answer = server.post(PATH, json.dumps(asked).encode())
+            assert (status, error(answer)["code"]) == (400, "context_length_exceeded")
+        assert server.running.gate.num_open == 0
+        assert server.running.gate.ended_per_s is None

@@ -192,8 +192,8 @@ def test_errors_are_the_clients_own(live: Live) -> None:
         )
     assert (tools.value.code, tools.value.param) == ("invalid_value", "tools")
     with pytest.raises(openai.BadRequestError) as embeddings:
-        live.client.embeddings.create(model="micro", input="x")
-    assert embeddings.value.param == "model"
+        live.client.embeddings.create(model="micro", input="x" * 600)
+    assert (embeddings.value.code, embeddings.value.param) == ("context_length_exceeded", "input")
 
 
 @pytest.mark.parametrize(("num_prompt", "wanted", "num_given"), [(40, 24, 24), (40, 1000, 472)])

@@ -42,7 +42,8 @@ class Windows:
         typer.Option(help="windows side by side; strided (transformers'); halves (llama.cpp's)."),
     ] = "windows"
     stride: Annotated[
-        int | None, typer.Option(help="Of strided: tokens from one window to the next.")
+        int | None,
+        typer.Option(help="Of strided: tokens from one window to the next; default: none."),
     ] = None
 
 
@@ -52,7 +53,10 @@ WINDOWS = Windows()
 def evaluate(
     model: options.Model,
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The text to score, UTF-8.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The text to score, UTF-8; default: none, for bleu and rouge."
+        ),
     ] = None,
     metric: Annotated[
         str, typer.Option(help="What to measure: perplexity, divergence, bleu or rouge.")
@@ -68,12 +72,13 @@ def evaluate(
     ] = None,
     report_out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Of divergence: write report.json, .md and .svg."),
+        typer.Option(metavar="FOLDER", help="Of divergence: write a report there; default: none."),
     ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Of bleu and rouge: JSON lines of reference and prompt or answer."
+            metavar="FILE",
+            help="Of bleu and rouge: JSON lines, reference and prompt or answer; default: none.",
         ),
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Of bleu and rouge: new tokens at most.")] = 256,

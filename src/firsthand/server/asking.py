@@ -47,6 +47,9 @@ class Ticket(Protocol):
     def close(self, usage: StreamUsage, *, ended: bool) -> None:
         """Called once: the answer has ended, or (False) was given up before its end."""
 
+    def withdraw(self) -> None:
+        """Called instead: it was refused after it had been admitted, and costs nothing."""
+
 
 class Admission(Protocol):
     """Who may generate now."""
@@ -65,6 +68,9 @@ class _Pass:
     def close(self, usage: StreamUsage, *, ended: bool) -> None:
         pass
 
+    def withdraw(self) -> None:
+        pass
+
 
 @dataclass(frozen=True, slots=True)
 class OpenDoor:
@@ -80,9 +86,6 @@ class Submitted:
 
     stream: AsyncTextStream
     ticket: Ticket
-
-
-_NOTHING = StreamUsage(0, 0, 0)
 
 
 def submit_all(
@@ -114,6 +117,6 @@ def submit_all(
         for one in submitted:
             one.stream.close()
         for ticket in tickets:
-            ticket.close(_NOTHING, ended=False)
+            ticket.withdraw()
         raise
     return submitted

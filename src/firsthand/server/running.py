@@ -54,7 +54,7 @@ from firsthand.server.metrics import Metrics
 from firsthand.server.model_gauges import RegistryCollector
 from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
 from firsthand.server.selfcheck import SelfAnswer, SelfCheck
-from firsthand.server.settings import Configured, Settings, changed
+from firsthand.server.settings import MAX_BODY_BYTES, Configured, Settings, changed
 from firsthand.server.sse import StreamSettings
 from firsthand.server.verbs import Verbs
 from firsthand.text.tool_calls import FORMAT_NAMES
@@ -116,6 +116,7 @@ class Running:
         settings = replace(after.settings, **kept)
         self.configured = Configured(settings, after.origins)
         self.guard.rules = rules_of(settings, keys)
+        self.peers.limits = self.guard.rules.limits
         self.registry.stays = stays_of(settings)
         self.set_bounds()
         self.gate.rates.forget(frozenset(one.key_id for one in keys.callers.values()))
@@ -211,7 +212,7 @@ def assemble(
         services,
         metrics,
         admission=GateAdmission(gate),
-        body_limits=RouteLimits(max_bytes=settings.max_body_size),
+        body_limits=RouteLimits(max_bytes=MAX_BODY_BYTES),  # the guard holds what is set
         stream=StreamSettings(stall_s=settings.stall_timeout),
         pooling=settings.pooling,
         tool_format=FORMAT_NAMES.get(settings.tool_call_parser),

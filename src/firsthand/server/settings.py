@@ -36,7 +36,7 @@ from firsthand.text.tool_calls import FORMAT_NAMES
 
 PREFIX = "FIRSTHAND_"
 SECRET = "(hidden)"
-
+MAX_BODY_BYTES = 1 << 30
 
 # What a model may have of its own; `device` and the like are otherwise those of all.
 OF_A_MODEL = (
@@ -199,9 +199,9 @@ class Settings:
         int, About(Count(0), "Requests that one key may have open; 0: no limit.", reloads=True)
     ] = 0
     # What may come in
-    max_body_size: Annotated[int, About(Bytes(1 << 10, 1 << 30), "Of a request.", reloads=True)] = (
-        8 << 20
-    )
+    max_body_size: Annotated[
+        int, About(Bytes(1 << 10, MAX_BODY_BYTES), "Of a request.", reloads=True)
+    ] = 8 << 20
     max_header_size: Annotated[
         int, About(Bytes(1 << 10, 1 << 20), "Of all headers of a request together.", reloads=True)
     ] = 32 << 10

@@ -45,6 +45,9 @@ class Admitted:
         call.output_tokens = (call.output_tokens or 0) + usage.completion_tokens
         self.place.close(usage.completion_tokens)
 
+    def withdraw(self) -> None:
+        self.place.withdraw()
+
 
 @dataclass(frozen=True, slots=True)
 class GateAdmission:

@@ -75,6 +75,12 @@ class Ticket:
             self.closed = True
             self._gate.release(self, num_output_tokens)
 
+    def withdraw(self) -> None:
+        """Nothing was submitted after all: as if it had not been admitted."""
+        if not self.closed:
+            self.closed = True
+            self._gate.withdraw(self)
+
 
 @dataclass(slots=True)
 class Gate:
@@ -127,12 +133,18 @@ class Gate:
 
     def release(self, ticket: Ticket, num_output_tokens: int) -> None:
         """For `Ticket.close`."""
+        self._drain.note(ticket.work.n)
+        self._leave(ticket, max(0, ticket.work.max_output_tokens - num_output_tokens))
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """For `Ticket.withdraw`."""
+        self._leave(ticket, ticket.work.num_tokens)
+
+    def _leave(self, ticket: Ticket, unused_tokens: int) -> None:
         now = self._tick()
         del self._open[id(ticket)]
         self._num_places -= ticket.work.n
-        self._drain.note(ticket.work.n)
-        unused = max(0, ticket.work.max_output_tokens - num_output_tokens)
-        self.rates.give_back(ticket.call.caller, unused, now)
+        self.rates.give_back(ticket.call.caller, unused_tokens, now)
         self._tick()
 
     def tick(self) -> None:
@@ -211,7 +223,7 @@ class Gate:
         asked = replace(work, priority=priority)
         found = shed_field(asked, self.level, self.bounds.long_output_tokens)
         if found is not None:
-            message = f"the server is under load and does without {found} for a while"
+            message = "the server is under load and refuses optional work for a while"
             raise Refused(503, message, "degraded", found, self.retry_after_s())
 
     def _check_waiting_tokens(self, work: Work) -> None:

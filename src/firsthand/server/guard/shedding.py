@@ -47,7 +47,7 @@ def shed_field(work: Work, level: int, long_output_tokens: int) -> str | None:
     if level >= 2 and work.n > 1:
         return "n"
     if level >= 3 and work.max_tokens > long_output_tokens:
-        return work.max_tokens_field
+        return "max_tokens"
     if level >= MAX_LEVEL and work.priority is Priority.BACKGROUND:
         return "priority"
     return None

@@ -16,16 +16,14 @@ CLASSES = tuple(Priority)  # the earliest first
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A prompt of `num_prompt_tokens`, answered `n` times with `max_tokens` at most;
-    `max_tokens_field` is the name under which the caller gave it.
-    `timeout_s` is the caller's own limit, since the request arrived."""
+    """A prompt of `num_prompt_tokens`, answered `n` times with `max_tokens` at most. `timeout_s` is
+    the caller's own limit, since the request arrived."""
 
     num_prompt_tokens: int
     max_tokens: int
     n: int = 1
     logprobs: bool = False
     priority: Priority = Priority.NORMAL
-    max_tokens_field: str = "max_tokens"
     timeout_s: float | None = None
 
     @property

@@ -46,7 +46,10 @@ def predict_router(house: House) -> APIRouter:
         given = body.options or PredictOptions()
         with naming({"model": "options.model"}):
             model, service = await house.enter(request, given.model)
-        with naming({name: f"options.{name}" for name in _NAMES} | {"prompt": "inputs"}):
+        with naming(
+            {name: f"options.{name}" for name in _NAMES}
+            | {"prompt": "inputs", "max_tokens": "options.max_length"}
+        ):
             prompts = [await service.tokenize(text) for text in body.inputs]
             asked = Asked(PREDICT, model, service, Sampling())
             options: Options = {**predict_options(given), **header_options(request)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +23,7 @@ from firsthand.request import Grammar
 from firsthand.server.answers import Answers
 from firsthand.server.asking import Ask, submit_all
 from firsthand.server.errors import JSON
+from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import at_end, request_id_of, timeout_of
 from firsthand.server.house import House
 from firsthand.server.sse import encode_json
@@ -117,6 +118,8 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
     """Let an error call a field what this route's callers call it."""
     try:
         yield
+    except Refused as refused:
+        raise replace(refused, param=names.get(refused.param or "", refused.param)) from refused
     except InvalidRequest as error:
         name = names.get(error.field)
         if name is None or name == error.field:
