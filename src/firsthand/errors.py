@@ -74,7 +74,11 @@ class EngineError(FirsthandError):
 
 
 class EngineUnavailable(EngineError):
-    """The engine's process is not there: it loads, is restarted, or was lost with the request."""
+    """The engine's process is not there: it loads, or is restarted."""
+
+
+class EngineLost(EngineUnavailable):
+    """The engine's process ended while it had this request."""
 
 
 class EngineClosed(EngineUnavailable):

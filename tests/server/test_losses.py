@@ -41,7 +41,8 @@ def test_ops_1_a_dead_engine_is_seen_told_and_replaced(mortal: Live) -> None:
         found = events(read_all(opened))
         assert time.monotonic() - started_s < 20
     last = json.loads(found.split(b"\n\n")[-2].removeprefix(b"data: "))
-    assert last["error"]["code"] in ("loading", "internal_error")
+    assert last["error"]["code"] == "loading"
+    assert "lost with this request" in last["error"]["message"]
     assert b"[DONE]" not in found
     url = mortal.running.url
     assert httpx.get(f"{url}/livez").status_code == 200

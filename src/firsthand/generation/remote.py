@@ -24,6 +24,7 @@ from firsthand.engine.facts import StepFacts
 from firsthand.errors import (
     CapacityExceeded,
     EngineClosed,
+    EngineLost,
     EngineUnavailable,
     FirsthandError,
     InvalidRequest,
@@ -166,7 +167,8 @@ class Remote:
         """Raises InvalidRequest, CapacityExceeded or EngineUnavailable. Nothing waits."""
         facts, process = self.facts, self._process
         if not self.status.takes_requests or facts is None or process is None:
-            raise self._away(self._why_not())
+            closed = self.status is Status.CLOSED
+            raise (EngineClosed if closed else EngineUnavailable)(self._why_not())
         check_request(request, facts.limits)
         check_fits(request, facts.limits, facts.num_blocks, facts.block_size)
         if request.request_id in self._streams:
@@ -321,12 +323,10 @@ class Remote:
         if self.status is Status.RESTARTING:
             self._settled.clear()
         streams, self._streams = self._streams, {}
+        kind = EngineClosed if self.status is Status.CLOSED else EngineLost
         for stream in streams.values():
-            stream.fail(self._away(f"the engine was lost with this request: {reason}"))
+            stream.fail(kind(f"the engine was lost with this request: {reason}"))
             self._on_end(stream.request)
-
-    def _away(self, message: str) -> EngineUnavailable:
-        return (EngineClosed if self.status is Status.CLOSED else EngineUnavailable)(message)
 
     def _why_not(self) -> str:
         if self.status.takes_requests:

@@ -26,6 +26,7 @@ from firsthand.errors import (
     CapacityExceeded,
     ContextLengthExceeded,
     EngineClosed,
+    EngineLost,
     EngineUnavailable,
     FirsthandError,
     InvalidRequest,
@@ -86,7 +87,12 @@ def reply_for(fault: Exception, request_id: str) -> ErrorReply:
         case EngineClosed():
             return reply_for(draining(), request_id)
         case EngineUnavailable():
-            message = "the engine is not there now: it loads, or is restarted"
+            lost = isinstance(fault, EngineLost)
+            message = (
+                "the engine was lost with this request, and is started again"
+                if lost
+                else "the engine is not there now: it loads, or is restarted"
+            )
             return ErrorReply(
                 503, "loading", message, headers={"retry-after": str(RESTART_RETRY_S)}
             )

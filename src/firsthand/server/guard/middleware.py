@@ -1,8 +1,8 @@
 """What stands before the app: plain ASGI, so that a stream passes through untouched.
 
 Owns: the order of the checks, the headers that every answer has, the end of a call.
-May not know: what a route does. It needs no change for a new one: a route is closed until a key
-opens it.
+May not know: what a route does. A new one is closed until a key opens it; one that generates also
+stands in `GENERATING`.
 Read next: `access.py`, `body.py`, `gate.py`, `replay.py`, in the order in which they are asked.
 
     head → caller → (a generating route: is there room?) → body → idempotency → the app
