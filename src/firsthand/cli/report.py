@@ -61,7 +61,7 @@ def compiled_line(facts: CompileFacts) -> str:
 
 def _print_memory(done: Completion, loaded: LoadedModel) -> None:
     """Its parts do not add up to the peak: a page counts when it is touched, and code counts."""
-    memory, store = done.report.memory, loaded.store
+    memory = done.report.memory
     held = formats_held(loaded.weights)
     # The last token was never read back, unless there is none.
     num_stored = done.usage.total_tokens - min(1, done.usage.completion_tokens)
@@ -70,7 +70,7 @@ def _print_memory(done: Completion, loaded: LoadedModel) -> None:
     say(f"  weights {in_bytes(memory.weights_bytes):>12}   {held}")
     say(
         f"  KV      {in_bytes(memory.kv_used_bytes):>12}   {num_stored} tokens used of "
-        f"{loaded.spec.context_length}; reserved: {reserved} in {store.num_blocks} blocks"
+        f"{loaded.spec.context_length}; reserved: {reserved} in {loaded.budget.num_blocks} blocks"
     )
     say(f"  scratch {in_bytes(memory.scratch_bytes):>12}")
     for line in budget_lines(loaded.budget):

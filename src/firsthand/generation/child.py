@@ -228,7 +228,7 @@ def _facts(loaded: LoadedModel, longest: StepCost) -> EngineFacts:
         memory=Memory(
             weights_bytes=held.weights_bytes,
             scratch_bytes=held.scratch_bytes,
-            kv_reserved_bytes=store.num_bytes,
+            kv_reserved_bytes=loaded.budget.kv_bytes,
             kv_used_bytes=0,
             peak_rss_bytes=peak_rss_bytes(),
         ),

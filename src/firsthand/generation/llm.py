@@ -280,7 +280,7 @@ class LLM:
         return Memory(
             weights_bytes=held.weights_bytes,
             scratch_bytes=held.scratch_bytes,
-            kv_reserved_bytes=self._loaded.store.num_bytes,
+            kv_reserved_bytes=self._loaded.budget.kv_bytes,
             kv_used_bytes=self._loaded.store.resident_bytes(num_tokens),
             peak_rss_bytes=peak_rss_bytes(),
         )
