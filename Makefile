@@ -36,7 +36,7 @@ run: $(VENV)/.installed ## fetch the default model and answer one prompt
 
 chat: $(VENV)/.installed ## talk with the default model
 	@$(FIRSTHAND) pull $(MODEL) >&2
-	@$(FIRSTHAND) chat $(MODEL)
+	@$(FIRSTHAND) chat $(MODEL) --temperature 0.2 --top-p 0.9
 
 test: $(VENV)/.oracles $(VENV)/.system ## every test that needs no GPU; fetches both models first
 	$(FIRSTHAND) pull smollm2-135m

@@ -136,6 +136,9 @@ def test_struct_1_a_broken_grammar_is_refused_by_its_field() -> None:
         (GrammarKind.LARK, "start: <|nobody|>"),
         (GrammarKind.GBNF, 'root ::= "a'),
         (GrammarKind.GBNF, "::= ::="),
+        (GrammarKind.REGEX, r"[^\s\S]"),  # from here on there is no text of that form
+        (GrammarKind.JSON_SCHEMA, '{"$ref": "#"}'),
+        (GrammarKind.LARK, "start: a\na: b\nb: a"),
     ]
     compiler = grammars()
     for kind, text in broken:

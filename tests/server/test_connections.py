@@ -7,7 +7,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import httpx
@@ -39,6 +39,9 @@ class Tickets:
     def __init__(self) -> None:
         self.closed: list[bool] = []
         self.options: Options = {}
+
+    def check(self, asks: Sequence[Ask]) -> None:
+        pass
 
     def admit(self, ask: Ask) -> Tickets:
         self.options = ask.options

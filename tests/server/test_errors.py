@@ -115,6 +115,11 @@ def test_a_body_too_large(ask: Ask) -> None:
         ({"stop": [""]}, "invalid_value", "stop[0]"),
         ({"stop": [1]}, "invalid_value", "stop[0]"),
         ({"stop": ["a"] * 5}, "invalid_value", "stop"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "invalid_value",
+            "response_format.json_schema.schema",
+        ),
         ({"stop_token_ids": [-1]}, "invalid_value", "stop_token_ids[0]"),
         ({"stop_token_ids": [10**12]}, "invalid_value", "stop_token_ids[0]"),
         ({"logit_bias": {"-1": 1}}, "invalid_value", "logit_bias"),

@@ -582,3 +582,34 @@ def test_what_was_admitted_and_can_never_run_costs_its_key_nothing() -> None:
             assert (status, error(answer)["code"]) == (400, "context_length_exceeded")
         assert server.running.gate.num_open == 0
         assert server.running.gate.ended_per_s is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "zzz", "text": 1}] * 50_000}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 50_000}]},
+        {"messages": [{"role": "nobody"}] * 10_000},
+        {"logit_bias": {str(number): "x" for number in range(100_000)}},
+        {f"field {number}": 1 for number in range(100_000)},
+    ],
+    ids=["parts of no kind", "many parts", "messages of nobody", "biases", "fields"],
+)
+def test_prompt_10_a_body_with_many_faults_costs_no_more_than_one(more: dict[str, object]) -> None:
+    with guarded() as server:
+        text = json.dumps({"messages": [{"role": "user", "content": "hi"}], **more}).encode()
+        began_s = time.process_time()
+        status, answer = server.post(PATH, text)
+        assert status == 400
+        assert len(error(answer)) == 4
+        assert time.process_time() - began_s < 1.0  # with the reading of megabytes of JSON
+
+
+def test_a_request_of_many_prompts_is_refused_whole() -> None:
+    """More than there ever are is the caller's to change; one that is refused is no load."""
+    with guarded(max_num_queued_reqs=4) as server:
+        server.running.gate.bounds = replace(server.running.gate.bounds, max_running=4)
+        asked = {"prompt": ["a"] * 60, "max_tokens": 1}
+        status, answer = server.post("/v1/completions", json.dumps(asked).encode())
+        assert (status, error(answer)["param"]) == (400, "prompt")
+        assert server.running.gate.level == 0

@@ -100,6 +100,8 @@ def _say_progress(what: str, done: int, total: int) -> None:
 def _show(done: Any) -> None:
     if done.rounded_twice:
         say("the source was rounded before: this rounds a second time")
+    if done.num_bytes >= done.source_bytes:
+        say("the result is no smaller than its source, which is quantised already: use that one")
     sizes = f"{in_bytes(done.source_bytes)} to {in_bytes(done.num_bytes)}"
     print(f"weights     {sizes}; {done.bits_per_weight:.3f} bits per weight of a layer")
     if done.judgement is not None:

@@ -119,7 +119,18 @@ def compiled(tokens: Any, grammar: Text) -> Any:
     matcher = LLMatcher(tokens, source, log_level=0, limits=library_limits())
     if matcher.is_error():
         raise ValueError(shortened(matcher.get_error()))
+    _check_begins(matcher)
     return matcher
+
+
+def _check_begins(matcher: Any) -> None:
+    """Some token begins a text. Raises ValueError where none does, or a limit was met looking."""
+    mask = matcher.compute_bitmask()
+    reason = str(matcher.get_error()) if matcher.is_error() else ""
+    if reason.startswith("NoExtension") or not any(mask):
+        raise ValueError("no text has this form")
+    if reason:
+        raise ValueError(shortened(reason))
 
 
 def shortened(text: str) -> str:
@@ -137,7 +148,7 @@ def main() -> None:
         error = None
         set_timer(CPU_S)
         try:
-            compiled(tokens, given).compute_bitmask()
+            compiled(tokens, given)
         except ValueError as fault:
             error = str(fault)
         set_timer(0.0)

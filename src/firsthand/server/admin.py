@@ -29,6 +29,8 @@ from firsthand.server.logs import tell
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 PREFIX = "/firsthand/admin/"
+QUERIES = ("model", "level")
+MAX_NAME_CHARS = 80
 
 # From the query's values to what is answered.
 Verb = Callable[[dict[str, str]], Awaitable[dict[str, Any]]]
@@ -61,9 +63,13 @@ class AdminApp:
             raise Refused(404, f"there are {', '.join(sorted(self.verbs))}", "not_found")
         if scope["method"] != "POST":
             raise Refused(400, "an admin verb takes POST", "invalid_value")
-        query = parse_qs(scope["query_string"].decode("latin-1"))
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        for key, values in query.items():
+            if key not in QUERIES or len(values) > 1:
+                message = f"{key}: given once, and one of {', '.join(QUERIES)}"
+                raise Refused(400, message, "invalid_value", key[:MAX_NAME_CHARS])
         tell("admin", f"admin verb {name}", verb=name)
-        return await verb({key: values[-1] for key, values in query.items()})
+        return await verb({key: values[0] for key, values in query.items()})
 
 
 async def _send_json(send: Send, content: dict[str, Any]) -> None:

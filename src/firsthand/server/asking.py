@@ -54,6 +54,9 @@ class Ticket(Protocol):
 class Admission(Protocol):
     """Who may generate now."""
 
+    def check(self, asks: Sequence[Ask]) -> None:
+        """All of one request together. Raises Refused."""
+
     def admit(self, ask: Ask) -> Ticket:
         """Raises Refused."""
 
@@ -75,6 +78,9 @@ class _Pass:
 @dataclass(frozen=True, slots=True)
 class OpenDoor:
     """Admits everything; the service's own limits still hold."""
+
+    def check(self, asks: Sequence[Ask]) -> None:
+        pass
 
     def admit(self, ask: Ask) -> Ticket:
         return _Pass(ask.options)
@@ -98,6 +104,7 @@ def submit_all(
     """Admit every prompt, then submit every one; a refusal of one leaves none behind."""
     tickets: list[Ticket] = []
     submitted: list[Submitted] = []
+    admission.check(asks)
     try:
         for ask in asks:
             tickets.append(admission.admit(ask))

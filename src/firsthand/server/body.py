@@ -27,6 +27,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 MESSAGE_PACK = "application/msgpack"
 MESSAGE_PACK_TYPES = (MESSAGE_PACK, "application/x-msgpack", "application/vnd.msgpack")
+MAX_FIELDS = 256
 THREAD_BYTES = 256 * 1024  # from here on parsing would be felt by the other streams
 
 
@@ -116,6 +117,8 @@ def _parse_message_pack(content: bytes, limits: BodyLimits) -> dict[str, Any]:
 
 
 def _validate(model: type[Body], value: dict[str, Any]) -> Body:
+    if len(value) > MAX_FIELDS:  # each that is unknown would have an error of its own
+        raise Refused(400, f"the body: at most {MAX_FIELDS} fields", "invalid_value")
     try:
         return model.model_validate(value)
     except ValidationError as error:

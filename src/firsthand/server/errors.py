@@ -151,24 +151,27 @@ def install(app: FastAPI) -> None:
 
 def invalid(errors: object) -> Refused:
     """The refusal for pydantic's list of what is wrong: one of them, the one that lies deepest, for
-    that is the branch of a choice which came nearest to fitting."""
+    that is the branch of a choice which came nearest to fitting; of two, the one of the right type.
+    """
     assert isinstance(errors, list | tuple)
-    worst = max(errors, key=lambda error: len(error["loc"]))
+    worst = max(errors, key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
     param = _param(worst["loc"])
     kind, message = str(worst["type"]), str(worst["msg"])
     unsupported = kind in ("extra_forbidden", "unsupported_parameter")
     if kind == "extra_forbidden":
         message = "no such field is supported"
     code = "unsupported_parameter" if unsupported else "invalid_value"
-    return Refused(400, f"{param or 'the body'}: {message}", code, param)
+    return Refused(400, f"{(param or 'the body')[:MAX_PARAM_CHARS]}: {message}", code, param)
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:
     """`messages[0].content`, without the names that pydantic gives the branches of a choice."""
     path = ""
-    for step in location:
+    for before, step in zip((None, *location), location, strict=False):
         if isinstance(step, int):
             path += f"[{step}]"
+        elif step == before:  # a branch that is called as the field in it
+            continue
         elif step not in _BRANCHES and "[" not in step and not step[:1].isupper():
             path += f".{step}" if path else step
     return path or None

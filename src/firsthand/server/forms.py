@@ -60,7 +60,7 @@ def tool_use(house: House, service: Service, given: ToolFields) -> ToolUse | Non
     format = house.tool_format or format_of(service.model.chat_template)
     if format is None:
         raise InvalidRequest(
-            "tools", "this model's chat template knows no calls of tools, and no format was set"
+            "tools", "this model's chat template knows no calls; serve with --tool-call-parser"
         )
     return ToolUse(callable_tools, mode, given.parallel is not False, format)
 

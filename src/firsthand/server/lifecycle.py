@@ -75,7 +75,7 @@ class Lifecycle:
         if self.draining_since_s is None:
             self.draining_since_s = self.clock()
             limit_s, num_open = self.drain_limit_s(), self.gate.num_open
-            text = f"draining: {num_open} requests run, {limit_s:g} s at most"
+            text = f"draining: {num_open} requests run, {limit_s:g} s at most; again: at once"
             tell("drain", text, why=why, num_open=num_open, limit_s=limit_s)
 
     async def drained(self) -> list[str]:

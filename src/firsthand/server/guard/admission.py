@@ -7,6 +7,7 @@ Read next: `../asking.py` (who asks), `gate.py` (who answers).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firsthand.generation.completion import Completion
@@ -52,6 +53,12 @@ class Admitted:
 @dataclass(frozen=True, slots=True)
 class GateAdmission:
     gate: Gate
+
+    def check(self, asks: Sequence[Ask]) -> None:
+        """Raises Refused where one request asks for more than there is now, or ever."""
+        if len(asks) > 1:
+            call = call_of(asks[0].scope, self.gate.clock())
+            self.gate.check_places(call, sum(ask.n for ask in asks), "prompt")
 
     def admit(self, ask: Ask) -> Admitted:
         """Raises Refused. The options are those of the caller, with its class capped, its tenant,

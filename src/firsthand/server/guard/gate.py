@@ -110,12 +110,22 @@ class Gate:
             self.num_refused += 1
             raise
 
+    def check_places(self, call: Call, num_places: int, field: str) -> None:
+        """Of one request in parts, before any of them is admitted: all of it can have a place, and
+        now. Raises Refused; `field` is what asks for so many."""
+        try:
+            self._check_fits(num_places, field)
+            self._check_door(call, num_places, urgent=False)
+        except Refused:
+            self.num_refused += 1
+            raise
+
     def admit(self, call: Call, work: Work) -> Ticket:
         """Raises Refused: never fits, too many, shed, too late, or the caller's own limit."""
         now = self._tick()
         priority = capped(work.priority, call.caller.highest_priority)
         try:
-            self._check_fits(work)
+            self._check_fits(work.n, "n")
             self._check_door(call, work.n, urgent=priority is Priority.URGENT)
             self._check_shed(work, priority)
             self._check_waiting_tokens(work)
@@ -201,11 +211,11 @@ class Gate:
         shaken = wait_s * (1 - JITTER + 2 * JITTER * self.jitter())
         return min(max(shaken, 1.0), LONGEST_RETRY_S)
 
-    def _check_fits(self, work: Work) -> None:
+    def _check_fits(self, num_places: int, field: str) -> None:
         most = self.bounds.max_running + self.bounds.max_ordinary
-        if work.n > most:
-            message = f"{work.n} answers at once; at most {most}"
-            raise Refused(400, message, "invalid_value", "n")
+        if num_places > most:
+            message = f"{field}: {num_places} answers at once; at most {most}"
+            raise Refused(400, message, "invalid_value", field)
 
     def _check_door(self, call: Call, num_places: int, *, urgent: bool) -> None:
         closed = self.door()

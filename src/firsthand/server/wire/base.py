@@ -38,6 +38,7 @@ from firsthand.text.stops import MAX_STOP_CHARS, MAX_STOPS
 MAX_ID = 2**31 - 1
 MAX_TOKENS = 2**31 - 1
 MAX_PRIORITY = 1000
+MAX_PARTS = 4096  # of one message
 
 
 def _refuse(value: object) -> object:
@@ -58,6 +59,16 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]
 Name = Annotated[str, Field(max_length=512)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _few_biases(value: object) -> object:
+    if isinstance(value, dict) and len(value) > MAX_BIASED_TOKENS:
+        raise PydanticCustomError("too_long", f"takes {MAX_BIASED_TOKENS} tokens at most")
+    return value
+
+
+# The first fault of a list ends its reading: a list may be long, and each fault would be written.
+Biases = Annotated[dict[str, Number], BeforeValidator(_few_biases)]
 PriorityWord = Literal["urgent", "normal", "background"]
 PriorityInput = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | PriorityWord
 
@@ -124,7 +135,7 @@ class Sampling(Strict):
     repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=100)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: Annotated[dict[str, Number], Field(max_length=MAX_BIASED_TOKENS)] | None = None
+    logit_bias: Biases | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=MAX_SEED)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from firsthand.server.wire.base import (
+    MAX_PARTS,
     MAX_TOKENS,
     Ignored,
     Logprobs,
@@ -69,7 +70,9 @@ class ChatMessage(Strict):
     """One message. What a reply of ours holds may be sent back as it is."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = (
+        None
+    )
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -111,7 +114,9 @@ ResponseFormat = Annotated[
 class ChatTemplateInput(Strict):
     """What a template gets: `/v1/chat/completions`, its render, and `/tokenize` share it."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None

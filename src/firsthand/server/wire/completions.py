@@ -37,12 +37,12 @@ def _form(value: Any) -> str | None:
     return "texts" if isinstance(first, str) else "token_ids"
 
 
-Ids = Annotated[list[TokenId], Field(min_length=1)]
+Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 PromptInput = Annotated[
     Annotated[str, Tag("text")]
-    | Annotated[list[str], Field(max_length=MAX_PROMPTS), Tag("texts")]
+    | Annotated[list[str], Field(max_length=MAX_PROMPTS, fail_fast=True), Tag("texts")]
     | Annotated[Ids, Tag("token_ids")]
-    | Annotated[list[Ids], Field(max_length=MAX_PROMPTS), Tag("batches_of_ids")],
+    | Annotated[list[Ids], Field(max_length=MAX_PROMPTS, fail_fast=True), Tag("batches_of_ids")],
     Discriminator(
         _form,
         custom_error_type="prompt_form",

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from firsthand.request import MAX_LOGPROBS, MAX_SEED, MAX_TOP_K
 from firsthand.server.wire.base import (
+    MAX_PARTS,
     MAX_TOKENS,
     Ignored,
     Name,
@@ -43,7 +44,7 @@ class InputMessage(Strict):
 
     type: Literal["message"] | None = None
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputText]
+    content: str | Annotated[list[InputText], Field(max_length=MAX_PARTS, fail_fast=True)]
     id: Name | None = None
     status: Status | None = None
 
@@ -62,7 +63,7 @@ class FunctionCall(Strict):
 class FunctionCallOutput(Strict):
     type: Literal["function_call_output"]
     call_id: Name
-    output: str | list[InputText]
+    output: str | Annotated[list[InputText], Field(max_length=MAX_PARTS, fail_fast=True)]
     id: Name | None = None
     status: Status | None = None
 
@@ -115,7 +116,10 @@ class ResponseStreamOptions(Strict):
 
 
 class ResponsesBody(Ignored):
-    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
+    input: (
+        str
+        | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    )
     model: Name | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None

@@ -22,9 +22,10 @@ class TokenizeBody(Strict):
 
     model: Name | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = (
-        None
-    )
+    messages: (
+        Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+        | None
+    ) = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
@@ -41,7 +42,7 @@ class TokenizeReply(Reply):
 
 class DetokenizeBody(Strict):
     model: Name | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_DETOKENIZE_IDS)]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_DETOKENIZE_IDS, fail_fast=True)]
 
 
 class DetokenizeReply(Reply):
