@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.1.0"
+from firsthand.version import VERSION as __version__
+
 __all__ = ["LLM", "Chunk", "Completion", "__version__"]
 
 

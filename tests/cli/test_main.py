@@ -7,12 +7,15 @@ import re
 import resource
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from firsthand.cli.main import build_app, run_command
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
     "run",
     "chat",
@@ -132,8 +135,9 @@ def test_usage_has_plain_names(command: str, usage: str) -> None:
 
 
 def test_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     shown = firsthand("--version")
-    assert (shown.returncode, shown.stdout) == (0, "firsthand 0.1.0\n")
+    assert (shown.returncode, shown.stdout) == (0, f"firsthand {project['version']}\n")
 
 
 def test_help_answers_at_once() -> None:

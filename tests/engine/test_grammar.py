@@ -136,9 +136,6 @@ def test_struct_1_a_broken_grammar_is_refused_by_its_field() -> None:
         (GrammarKind.LARK, "start: <|nobody|>"),
         (GrammarKind.GBNF, 'root ::= "a'),
         (GrammarKind.GBNF, "::= ::="),
-        (GrammarKind.REGEX, r"[^\s\S]"),  # from here on there is no text of that form
-        (GrammarKind.JSON_SCHEMA, '{"$ref": "#"}'),
-        (GrammarKind.LARK, "start: a\na: b\nb: a"),
     ]
     compiler = grammars()
     for kind, text in broken:
@@ -198,6 +195,20 @@ HEAVY = [
         ),
     ),
 ]
+
+
+def test_struct_1_a_form_that_no_text_has_is_refused_before_it_runs() -> None:
+    process = GrammarProcess()
+    empty = [
+        (GrammarKind.REGEX, r"[^\s\S]"),
+        (GrammarKind.JSON_SCHEMA, '{"$ref": "#"}'),
+        (GrammarKind.LARK, "start: a\na: b\nb: a"),
+    ]
+    for kind, text in empty:
+        with pytest.raises(InvalidRequest, match="no text has this form"):
+            process.check(Grammar(kind, text, field="the.field"))
+    process.check(Grammar(GrammarKind.REGEX, "a*"))  # nothing at all is a text of it
+    process.close()
 
 
 def test_s_60_what_costs_too_much_is_refused_in_bounded_time() -> None:

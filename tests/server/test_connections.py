@@ -40,12 +40,9 @@ class Tickets:
         self.closed: list[bool] = []
         self.options: Options = {}
 
-    def check(self, asks: Sequence[Ask]) -> None:
-        pass
-
-    def admit(self, ask: Ask) -> Tickets:
-        self.options = ask.options
-        return self
+    def admit(self, asks: Sequence[Ask]) -> list[Tickets]:
+        self.options = asks[0].options
+        return [self] * len(asks)
 
     def withdraw(self) -> None:
         raise AssertionError("nothing is refused here")

@@ -42,7 +42,7 @@ def call(clock: Clock, caller: Caller | None = None) -> Call:
 
 def refusal(gate: Gate, clock: Clock, work: Work = WORK, caller: Caller | None = None) -> Refused:
     with pytest.raises(Refused) as found:
-        gate.admit(call(clock, caller), work)
+        gate.admit(call(clock, caller), [work])[0]
     return found.value
 
 
@@ -53,7 +53,7 @@ def test_ops_7_running_and_waiting_are_taken_the_rest_refused() -> None:
     tickets, refused = [], []
     for _ in range(20):
         try:
-            tickets.append(gate.admit(call(clock), WORK))
+            tickets.append(gate.admit(call(clock), [WORK])[0])
         except Refused as one:
             refused.append(one)
         assert gate.num_waiting <= 4
@@ -64,7 +64,7 @@ def test_ops_7_running_and_waiting_are_taken_the_rest_refused() -> None:
         ticket.close()
         ticket.close()
     assert (gate.num_open, gate.num_waiting) == (0, 0)
-    gate.admit(call(clock), WORK)
+    gate.admit(call(clock), [WORK])[0]
 
 
 def test_o_6_a_flood_of_others_does_not_keep_the_urgent_out() -> None:
@@ -72,17 +72,17 @@ def test_o_6_a_flood_of_others_does_not_keep_the_urgent_out() -> None:
     clock = Clock()
     gate = make(Bounds(max_running=2, max_waiting=16, max_wait_s=3.0, shed=False), clock)
     for _ in range(100):  # one a second
-        ticket = gate.admit(call(clock), WORK)
+        ticket = gate.admit(call(clock), [WORK])[0]
         clock.now += 1.0
         ticket.close()
     gate.bounds = replace(gate.bounds, max_wait_s=0.0)
     for _ in range(16):
-        gate.admit(call(clock), WORK)
+        gate.admit(call(clock), [WORK])[0]
     assert refusal(gate, clock).code == "queue_full"
     gate.bounds = replace(gate.bounds, max_wait_s=3.0)
     urgent = replace(WORK, priority=Priority.URGENT)
     for _ in range(2):
-        gate.admit(call(clock), urgent)
+        gate.admit(call(clock), [urgent])[0]
     assert refusal(gate, clock, urgent).code == "queue_full"
     with pytest.raises(Refused, match="queue is full"):
         gate.check(call(clock))
@@ -92,11 +92,11 @@ def test_retry_after_is_the_measured_time_of_the_queue() -> None:
     """One ends every half second and 8 wait: 4 s, with jitter of a fifth."""
     clock = Clock()
     gate = make(Bounds(max_running=2, max_waiting=9, shed=False), clock)
-    tickets = [gate.admit(call(clock), WORK) for _ in range(10)]
+    tickets = [gate.admit(call(clock), [WORK])[0] for _ in range(10)]
     for _ in range(40):
         clock.now += 0.5
         tickets.pop(0).close()
-        tickets.append(gate.admit(call(clock), WORK))
+        tickets.append(gate.admit(call(clock), [WORK])[0])
     assert gate.ended_per_s == pytest.approx(2.0, rel=0.1)
     assert refusal(gate, clock).retry_after_s == pytest.approx(4.0, rel=0.1)
     for jitter, factor in ((0.0, 0.8), (1.0, 1.2)):
@@ -130,7 +130,7 @@ def test_a_full_queue_of_tokens() -> None:
     clock = Clock()
     gate = make(Bounds(max_running=1, max_waiting=50, max_waiting_tokens=70), clock)
     for _ in range(3):
-        gate.admit(call(clock), WORK)
+        gate.admit(call(clock), [WORK])[0]
     assert gate.num_waiting_tokens == 60
     assert refusal(gate, clock).code == "queue_full"
 
@@ -138,11 +138,11 @@ def test_a_full_queue_of_tokens() -> None:
 def measured(clock: Clock, bounds: Bounds) -> tuple[Gate, list[Ticket]]:
     """A gate in which one place becomes free per second."""
     gate = make(bounds, clock)
-    tickets = [gate.admit(call(clock), WORK) for _ in range(6)]
+    tickets = [gate.admit(call(clock), [WORK])[0] for _ in range(6)]
     for _ in range(20):
         clock.now += 1.0
         tickets.pop(0).close()
-        tickets.append(gate.admit(call(clock), WORK))
+        tickets.append(gate.admit(call(clock), [WORK])[0])
     return gate, tickets
 
 
@@ -152,9 +152,9 @@ def test_o_4_a_deadline_that_the_queue_cannot_meet_is_refused_at_the_door() -> N
     late = refusal(gate, clock, replace(WORK, timeout_s=2.0))
     assert (late.status, late.code, late.kind) == (408, "deadline_exceeded", "timeout_error")
     assert late.retry_after_s is not None
-    in_time = gate.admit(call(clock), replace(WORK, timeout_s=20.0))
+    in_time = gate.admit(call(clock), [replace(WORK, timeout_s=20.0)])[0]
     assert in_time.deadline_s == clock() + 20.0
-    unhurried = gate.admit(call(clock), WORK)
+    unhurried = gate.admit(call(clock), [WORK])[0]
     assert unhurried.deadline_s == clock() + gate.bounds.request_timeout_s
 
 
@@ -162,6 +162,26 @@ def test_a_queue_that_takes_too_long_is_full() -> None:
     clock = Clock()
     gate, _ = measured(clock, Bounds(max_running=1, max_waiting=500, max_wait_s=5.5, shed=False))
     assert refusal(gate, clock).code == "queue_full"
+
+
+def test_the_parts_of_a_request_are_admitted_together_or_not_at_all() -> None:
+    clock, seen = Clock(), []
+    gate = make(Bounds(max_running=2, max_waiting=8), clock)  # one place of the queue is urgent's
+    gate.listen = lambda level, pressure: seen.append(level)
+    caller = Caller("key", quota=Quota(tokens_per_minute=4 * WORK.num_tokens))
+    with pytest.raises(Refused) as never:
+        gate.admit(call(clock), [WORK] * 11)
+    assert (never.value.status, never.value.param) == (400, "prompt")
+    with pytest.raises(Refused) as rate:
+        gate.admit(call(clock, caller), [WORK] * 5)
+    assert rate.value.status == 429
+    assert (gate.num_open, seen) == (0, [])
+    assert len(gate.admit(call(clock, caller), [WORK] * 4)) == 4  # nothing was taken before
+    gate.admit(call(clock), [WORK] * 5)
+    with pytest.raises(Refused) as full:
+        gate.admit(call(clock), [WORK])
+    assert (full.value.status, full.value.code) == (503, "queue_full")
+    gate.admit(call(clock), [replace(WORK, priority=Priority.URGENT)])
 
 
 def test_o_7_optional_work_is_shed_in_order_and_comes_back() -> None:
@@ -177,14 +197,14 @@ def test_o_7_optional_work_is_shed_in_order_and_comes_back() -> None:
     tickets = []
     for places, shed in ((51, 1), (66, 2), (81, 3), (91, 4)):
         while gate.num_waiting < places:
-            tickets.append(gate.admit(call(clock), WORK))
+            tickets.append(gate.admit(call(clock), [WORK])[0])
         for number, (field, work) in enumerate(optional.items()):
             if number < shed:
                 found = refusal(gate, clock, work)
                 assert (found.status, found.code, found.param) == (503, "degraded", field)
                 assert found.retry_after_s is not None
             else:
-                gate.admit(call(clock), work).close()
+                gate.admit(call(clock), [work])[0].close()
     assert seen == [1, 2, 3, 4]
     for ticket in tickets:
         ticket.close()
@@ -192,7 +212,7 @@ def test_o_7_optional_work_is_shed_in_order_and_comes_back() -> None:
         clock.now += DOWN_AFTER_S
         gate.tick()
     assert seen == [1, 2, 3, 4, 3, 2, 1, 0]
-    gate.admit(call(clock), optional["priority"])
+    gate.admit(call(clock), [optional["priority"]])[0]
 
 
 def test_the_ladder_does_not_flap() -> None:
@@ -223,7 +243,7 @@ def test_o_8_memory_closes_the_door_in_steps() -> None:
     gate.memory_used = 0.93
     gate.tick()
     assert gate.level == 4
-    gate.admit(call(clock), WORK)
+    gate.admit(call(clock), [WORK])[0]
     gate.memory_used = 0.96
     found = refusal(gate, clock)
     assert (found.status, found.code) == (503, "degraded")
@@ -236,7 +256,7 @@ def test_s62_an_engine_that_gave_up_its_reserve_sheds_all_that_can_be() -> None:
     gate.tick()
     assert gate.level == 4
     assert refusal(gate, clock, replace(WORK, n=2)).code == "degraded"
-    gate.admit(call(clock), WORK).close()
+    gate.admit(call(clock), [WORK])[0].close()
 
 
 def test_a_closed_door_says_why() -> None:
@@ -254,7 +274,9 @@ def test_a_priority_is_capped_by_the_key() -> None:
     assert capped(Priority.BACKGROUND, Priority.NORMAL) is Priority.BACKGROUND
     clock = Clock()
     caller = Caller("k", highest_priority=Priority.BACKGROUND)
-    assert make(Bounds(), clock).admit(call(clock, caller), WORK).priority is Priority.BACKGROUND
+    assert (
+        make(Bounds(), clock).admit(call(clock, caller), [WORK])[0].priority is Priority.BACKGROUND
+    )
 
 
 def test_requests_per_minute_fill_again() -> None:

@@ -61,7 +61,7 @@ class House:
 
     def refusal(self) -> Refused:
         with pytest.raises(Refused) as found:
-            self.gate.admit(Call("r", Caller(), self.now), WORK)
+            self.gate.admit(Call("r", Caller(), self.now), [WORK])[0]
         return found.value
 
     @property
@@ -100,12 +100,12 @@ def test_a_load_says_when_to_come_back() -> None:
 def test_one_engine_of_two_is_enough() -> None:
     house = House()
     house.states = [state(Status.ASLEEP), state(Status.READY)]
-    house.gate.admit(Call("r", Caller(), house.now), WORK)
+    house.gate.admit(Call("r", Caller(), house.now), [WORK])[0]
 
 
 def test_g_23_a_drain_waits_for_what_runs_and_takes_nothing_new() -> None:
     house = House(limit_s=100.0)
-    tickets = [house.gate.admit(Call(f"r{n}", Caller(), house.now), WORK) for n in range(3)]
+    tickets = [house.gate.admit(Call(f"r{n}", Caller(), house.now), [WORK])[0] for n in range(3)]
 
     async def run() -> list[str]:
         house.life.begin_drain("test")
@@ -122,7 +122,7 @@ def test_g_23_a_drain_waits_for_what_runs_and_takes_nothing_new() -> None:
 
 def test_what_is_cut_at_the_limit_is_named() -> None:
     house = House(limit_s=5.0)
-    house.gate.admit(Call("slow", Caller(), house.now), WORK)
+    house.gate.admit(Call("slow", Caller(), house.now), [WORK])[0]
 
     async def run() -> list[str]:
         house.life.begin_drain("test")
@@ -136,7 +136,7 @@ def test_a_full_queue_is_not_ready() -> None:
     house = House()
     house.gate.bounds = Bounds(max_running=1, max_waiting=1, shed=False)
     for _ in range(2):
-        house.gate.admit(Call("r", Caller(), house.now), WORK)
+        house.gate.admit(Call("r", Caller(), house.now), [WORK])[0]
     assert not house.ready
     assert "1 of 1 wait" in house.checks.run()["queue"].detail
 
@@ -173,7 +173,7 @@ def test_ready_only_when_the_golden_tokens_are_equal() -> None:
     assert not check.check().ok
     asyncio.run(check.run_once())
     assert check.check().ok
-    house.gate.admit(Call("r", Caller(), 0.0), WORK)
+    house.gate.admit(Call("r", Caller(), 0.0), [WORK])[0]
 
 
 def test_one_that_sleeps_is_let_be_and_compared_after_each_load() -> None:

@@ -119,11 +119,10 @@ def compiled(tokens: Any, grammar: Text) -> Any:
     matcher = LLMatcher(tokens, source, log_level=0, limits=library_limits())
     if matcher.is_error():
         raise ValueError(shortened(matcher.get_error()))
-    _check_begins(matcher)
     return matcher
 
 
-def _check_begins(matcher: Any) -> None:
+def check_begins(matcher: Any) -> None:
     """Some token begins a text. Raises ValueError where none does, or a limit was met looking."""
     mask = matcher.compute_bitmask()
     reason = str(matcher.get_error()) if matcher.is_error() else ""
@@ -148,7 +147,7 @@ def main() -> None:
         error = None
         set_timer(CPU_S)
         try:
-            compiled(tokens, given)
+            check_begins(compiled(tokens, given))
         except ValueError as fault:
             error = str(fault)
         set_timer(0.0)

@@ -284,15 +284,15 @@ class Registry:
             self._changed.clear()
             others = [one for one in self.members if one.resident]
             if not any(one.leaving for one in others):
-                room = make_room(
+                leaving = make_room(
                     [_resident(one) for one in others],
                     member.need_bytes,
                     self.limit.num_bytes,
                     self._clock(),
                     self.stays.min_s,
                 )
-                if room.leaving is not None:
-                    return [self._members[name] for name in room.leaving]
+                if leaving is not None:
+                    return [self._members[name] for name in leaving]
             left_s = until_s - self._clock()
             if left_s <= 0:
                 raise ModelAway(_no_room(member), self.expected_load_s(member))

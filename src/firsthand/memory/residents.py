@@ -27,35 +27,26 @@ class Resident:
     pinned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """`leaving` are to go, none where there is room as it is. Where there cannot be any now it is
-    None, and in `wait_s` there may be; None: when one that is in use no longer is."""
-
-    leaving: tuple[str, ...] | None
-    wait_s: float | None = None
-
-
 def make_room(
     residents: Sequence[Resident],
     need_bytes: int,
     limit_bytes: int | None,
     now_s: float,
     min_stay_s: float,
-) -> Room:
-    """Who leaves for a model of `need_bytes`. `limit_bytes` None: no limit, nobody does."""
+) -> tuple[str, ...] | None:
+    """Who leaves for a model of `need_bytes`, nobody where there is room as it is; None: there
+    cannot be any now. `limit_bytes` None: no limit."""
     if limit_bytes is None:
-        return Room(())
+        return ()
     missing = sum(one.need_bytes for one in residents) + need_bytes - limit_bytes
-    idle = [one for one in residents if not one.in_use and not one.pinned]
-    free = [one for one in idle if now_s >= one.since_s + min_stay_s]
-    if missing <= sum(one.need_bytes for one in free):
-        return Room(_least_recent(free, missing))
-    for one in sorted(idle, key=lambda one: one.since_s):  # as their time comes
-        missing -= one.need_bytes
-        if missing <= 0:
-            return Room(None, max(0.0, one.since_s + min_stay_s - now_s))
-    return Room(None)
+    free = [
+        one
+        for one in residents
+        if not one.in_use and not one.pinned and now_s >= one.since_s + min_stay_s
+    ]
+    if missing > sum(one.need_bytes for one in free):
+        return None
+    return _least_recent(free, missing)
 
 
 def _least_recent(free: Sequence[Resident], missing: int) -> tuple[str, ...]:

@@ -60,13 +60,22 @@ def decoder(ops: Ops[X], spec: ModelSpec, attend: Part[X], feed: Part[X]) -> X:
     return ops.head(x, HEAD)
 
 
-def attention(ops: Ops[X], spec: ModelSpec, layer: int, x: X) -> X:
-    """(T, M): every head looks back over its own sequence."""
+def attention(ops: Ops[X], spec: ModelSpec, layer: int, x: X, *, head_norms: bool = False) -> X:
+    """(T, M): every head looks back over its own sequence. With `head_norms` each head of queries
+    and keys is normed before it is turned. A layer with a window turns by `local_rope` if there is
+    one."""
     prefix = f"model.layers.{layer}.self_attn"
-    bias = spec.attention_bias
-    h = ops.norm(x, f"model.layers.{layer}.input_layernorm.weight", spec.norm_eps)
-    q = ops.rope(linear(ops, h, f"{prefix}.q_proj", bias), spec.num_heads)
-    k = ops.rope(linear(ops, h, f"{prefix}.k_proj", bias), spec.num_kv_heads)
+    bias, eps = spec.attention_bias, spec.norm_eps
+    table = int(spec.local_rope is not None and spec.window(layer) is not None)
+    h = ops.norm(x, f"model.layers.{layer}.input_layernorm.weight", eps)
+
+    def turned(name: str, num_heads: int) -> X:
+        y = linear(ops, h, f"{prefix}.{name}_proj", bias)
+        if head_norms:
+            y = ops.norm(y, f"{prefix}.{name}_norm.weight", eps, num_heads)
+        return ops.rope(y, num_heads, table)
+
+    q, k = turned("q", spec.num_heads), turned("k", spec.num_kv_heads)
     ops.store(layer, k, linear(ops, h, f"{prefix}.v_proj", bias))
     mixed = ops.attend(layer, q, spec.num_heads, spec.num_kv_heads, rule(spec, layer))
     return linear(ops, mixed, f"{prefix}.o_proj", spec.attention_output_bias)

@@ -33,22 +33,8 @@ def forward(ops: Ops[X], spec: ModelSpec) -> X:
 
 
 def attention(ops: Ops[X], spec: ModelSpec, layer: int, x: X) -> X:
-    """(T, M): as Llama's, but rope(norm(q)) and rope(norm(k)), each head by itself. A layer with a
-    window turns by `local_rope` if there is one."""
-    prefix = f"model.layers.{layer}.self_attn"
-    bias, eps = spec.attention_bias, spec.norm_eps
-    table = int(spec.local_rope is not None and spec.window(layer) is not None)
-    h = ops.norm(x, f"model.layers.{layer}.input_layernorm.weight", eps)
-
-    def normed(name: str, num_heads: int) -> X:
-        y = llama.linear(ops, h, f"{prefix}.{name}_proj", bias)
-        y = ops.norm(y, f"{prefix}.{name}_norm.weight", eps, num_heads)
-        return ops.rope(y, num_heads, table)
-
-    q, k = normed("q", spec.num_heads), normed("k", spec.num_kv_heads)
-    ops.store(layer, k, llama.linear(ops, h, f"{prefix}.v_proj", bias))
-    mixed = ops.attend(layer, q, spec.num_heads, spec.num_kv_heads, llama.rule(spec, layer))
-    return llama.linear(ops, mixed, f"{prefix}.o_proj", spec.attention_output_bias)
+    """(T, M): as Llama's, but rope(norm(q)) and rope(norm(k)), each head by itself."""
+    return llama.attention(ops, spec, layer, x, head_norms=True)
 
 
 def slots(spec: ModelSpec) -> tuple[Slot, ...]:

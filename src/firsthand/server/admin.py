@@ -17,6 +17,7 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -29,11 +30,10 @@ from firsthand.server.logs import tell
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 PREFIX = "/firsthand/admin/"
-QUERIES = ("model", "level")
 MAX_NAME_CHARS = 80
 
-# From the query's values to what is answered.
-Verb = Callable[[dict[str, str]], Awaitable[dict[str, Any]]]
+# Its parameters are the names that its query may have; each is a text, and has a default.
+Verb = Callable[..., Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,13 @@ class AdminApp:
         if scope["method"] != "POST":
             raise Refused(400, "an admin verb takes POST", "invalid_value")
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        known = signature(verb).parameters
         for key, values in query.items():
-            if key not in QUERIES or len(values) > 1:
-                message = f"{key}: given once, and one of {', '.join(QUERIES)}"
+            if key not in known or len(values) > 1:
+                message = f"{name} takes once each: {', '.join(known) or 'nothing'}"
                 raise Refused(400, message, "invalid_value", key[:MAX_NAME_CHARS])
         tell("admin", f"admin verb {name}", verb=name)
-        return await verb({key: values[0] for key, values in query.items()})
+        return await verb(**{key: values[0] for key, values in query.items()})
 
 
 async def _send_json(send: Send, content: dict[str, Any]) -> None:

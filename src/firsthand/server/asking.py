@@ -54,11 +54,8 @@ class Ticket(Protocol):
 class Admission(Protocol):
     """Who may generate now."""
 
-    def check(self, asks: Sequence[Ask]) -> None:
-        """All of one request together. Raises Refused."""
-
-    def admit(self, ask: Ask) -> Ticket:
-        """Raises Refused."""
+    def admit(self, asks: Sequence[Ask]) -> Sequence[Ticket]:
+        """All that one request asks, or nothing of it. Raises Refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +76,8 @@ class _Pass:
 class OpenDoor:
     """Admits everything; the service's own limits still hold."""
 
-    def check(self, asks: Sequence[Ask]) -> None:
-        pass
-
-    def admit(self, ask: Ask) -> Ticket:
-        return _Pass(ask.options)
+    def admit(self, asks: Sequence[Ask]) -> Sequence[Ticket]:
+        return [_Pass(ask.options) for ask in asks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +95,10 @@ def submit_all(
     skip_special_tokens: bool,
     include_stop_string: bool,
 ) -> list[Submitted]:
-    """Admit every prompt, then submit every one; a refusal of one leaves none behind."""
-    tickets: list[Ticket] = []
+    """Admit all prompts, then submit every one; a refusal of one leaves none behind."""
     submitted: list[Submitted] = []
-    admission.check(asks)
+    tickets = admission.admit(asks)
     try:
-        for ask in asks:
-            tickets.append(admission.admit(ask))
         for ask, ticket in zip(asks, tickets, strict=True):
             if ask.pooling is not None:
                 stream = ask.service.submit_pooling(ask.prompt, ticket.options, ask.pooling)

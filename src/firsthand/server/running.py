@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from typing import Any
 
 import uvicorn
@@ -59,6 +58,7 @@ from firsthand.server.settings import MAX_BODY_BYTES, Configured, Settings, chan
 from firsthand.server.sse import StreamSettings
 from firsthand.server.verbs import Verbs
 from firsthand.text.tool_calls import FORMAT_NAMES
+from firsthand.version import VERSION
 
 TICK_S = 1.0
 FAREWELL_S = 2.0  # for the last bytes of answers that were cut
@@ -215,7 +215,7 @@ def assemble(
         admission=GateAdmission(gate),
         body_limits=RouteLimits(max_bytes=MAX_BODY_BYTES),  # the guard holds what is set
         stream=StreamSettings(stall_s=settings.stall_timeout),
-        version=_version(),
+        version=VERSION,
         pooling=settings.pooling,
         tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
         reasoning_fields=REASONING_FIELDS
@@ -239,14 +239,6 @@ def assemble(
     running.append(Running(configured, reread, registry, gate, guard, lifecycle, peers, stopping))
     registry.listen = running[0].on_model
     return running[0]
-
-
-def _version() -> str:
-    """Of the package as it is installed; a bare checkout has none."""
-    try:
-        return metadata.version("firsthand")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _selfcheck(member: Member, clock: Callable[[], float], settings: Settings) -> SelfCheck:

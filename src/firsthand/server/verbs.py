@@ -35,40 +35,38 @@ class Verbs:
         found = (self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel)
         return {verb.__name__: verb for verb in found}
 
-    async def drain(self, _: dict[str, str]) -> dict[str, Any]:
+    async def drain(self) -> dict[str, Any]:
         return {"draining": True, "open": self.begin_drain()}
 
-    async def reload(self, _: dict[str, str]) -> dict[str, Any]:
+    async def reload(self) -> dict[str, Any]:
         return self.reload_settings()
 
-    async def sleep(self, query: dict[str, str]) -> dict[str, Any]:
-        members = self._meant(query)
+    async def sleep(self, model: str | None = None) -> dict[str, Any]:
+        members = self._meant(model)
         for member in members:
             await self.registry.sleep(member)
         return _told(members)
 
-    async def wake_up(self, query: dict[str, str]) -> dict[str, Any]:
-        members = self._meant(query)
+    async def wake_up(self, model: str | None = None) -> dict[str, Any]:
+        members = self._meant(model)
         for member in members:
             self.registry.wake(member)
         return _told(members)
 
-    async def ps(self, query: dict[str, str]) -> dict[str, Any]:
+    async def ps(self, model: str | None = None) -> dict[str, Any]:
         return {
-            "models": [describe(member, self.clock()) for member in self._meant(query)],
+            "models": [describe(member, self.clock()) for member in self._meant(model)],
             "limit_bytes": self.registry.limit.num_bytes,
             "used_bytes": self.registry.used_bytes or None,
         }
 
-    async def loglevel(self, query: dict[str, str]) -> dict[str, Any]:
-        level = query.get("level", "")
+    async def loglevel(self, level: str = "") -> dict[str, Any]:
         if level not in LEVELS:
             raise InvalidRequest("level", f"is one of {', '.join(LEVELS)}")
         set_level(level)
         return {"level": level}
 
-    def _meant(self, query: dict[str, str]) -> list[Member]:
-        name = query.get("model")
+    def _meant(self, name: str | None) -> list[Member]:
         return self.registry.members if name is None else [self.registry.member(name)]
 
 

@@ -54,30 +54,28 @@ class Admitted:
 class GateAdmission:
     gate: Gate
 
-    def check(self, asks: Sequence[Ask]) -> None:
-        """Raises Refused where one request asks for more than there is now, or ever."""
-        if len(asks) > 1:
-            call = call_of(asks[0].scope, self.gate.clock())
-            self.gate.check_places(call, sum(ask.n for ask in asks), "prompt")
-
-    def admit(self, ask: Ask) -> Admitted:
+    def admit(self, asks: Sequence[Ask]) -> list[Admitted]:
         """Raises Refused. The options are those of the caller, with its class capped, its tenant,
         its salt, and the time that is left."""
-        call = call_of(ask.scope, self.gate.clock())
-        call.model = ask.model
+        call = call_of(asks[0].scope, self.gate.clock())
+        call.model = asks[0].model
         try:
-            place = self.gate.admit(call, work_of(ask))
+            places = self.gate.admit(call, [work_of(ask) for ask in asks])
         except Refused as refused:
             call.error_code = refused.code
             raise
-        call.at_end.append(place.close)
-        call.priority = place.priority.value
-        options = ask.options.copy()
-        options["priority"] = place.priority.value
-        options["tenant"] = call.caller.tenant
-        options["cache_salt"] = joined_salt(call, ask.options.get("cache_salt") or "")
-        options["timeout_s"] = max(place.deadline_s - ask.prompt.called_s, LEAST_TIMEOUT_S)
-        return Admitted(options, place)
+        return [_admitted(call, ask, place) for ask, place in zip(asks, places, strict=True)]
+
+
+def _admitted(call: Call, ask: Ask, place: Place) -> Admitted:
+    call.at_end.append(place.close)
+    call.priority = place.priority.value
+    options = ask.options.copy()
+    options["priority"] = place.priority.value
+    options["tenant"] = call.caller.tenant
+    options["cache_salt"] = joined_salt(call, ask.options.get("cache_salt") or "")
+    options["timeout_s"] = max(place.deadline_s - ask.prompt.called_s, LEAST_TIMEOUT_S)
+    return Admitted(options, place)
 
 
 def work_of(ask: Ask) -> Work:

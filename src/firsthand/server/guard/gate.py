@@ -13,7 +13,7 @@ do not wait behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -110,36 +110,30 @@ class Gate:
             self.num_refused += 1
             raise
 
-    def check_places(self, call: Call, num_places: int, field: str) -> None:
-        """Of one request in parts, before any of them is admitted: all of it can have a place, and
-        now. Raises Refused; `field` is what asks for so many."""
-        try:
-            self._check_fits(num_places, field)
-            self._check_door(call, num_places, urgent=False)
-        except Refused:
-            self.num_refused += 1
-            raise
-
-    def admit(self, call: Call, work: Work) -> Ticket:
-        """Raises Refused: never fits, too many, shed, too late, or the caller's own limit."""
+    def admit(self, call: Call, works: Sequence[Work]) -> list[Ticket]:
+        """All parts of one request, or none of them. Raises Refused: never fits, too many, shed,
+        too late, or the caller's own limit."""
         now = self._tick()
-        priority = capped(work.priority, call.caller.highest_priority)
+        priority = capped(works[0].priority, call.caller.highest_priority)
+        num_places = sum(work.n for work in works)
+        num_tokens = sum(work.num_tokens for work in works)
         try:
-            self._check_fits(work.n, "n")
-            self._check_door(call, work.n, urgent=priority is Priority.URGENT)
-            self._check_shed(work, priority)
-            self._check_waiting_tokens(work)
-            deadline_s = self._deadline_s(call, work, priority, now)
-            self.rates.take(call.caller, work.num_tokens, now)
+            self._check_fits(num_places, "n" if len(works) == 1 else "prompt")
+            self._check_door(call, num_places, urgent=priority is Priority.URGENT)
+            for work in works:
+                self._check_shed(work, priority)
+            self._check_waiting_tokens(num_tokens)
+            deadline_s = self._deadline_s(call, works[0].timeout_s, num_places, priority, now)
+            self.rates.take(call.caller, num_tokens, now, len(works))
         except Refused:
             self.num_refused += 1
             raise
-        ticket = Ticket(call, work, priority, deadline_s, self)
-        self._open[id(ticket)] = ticket
-        self._num_places += work.n
-        self.num_admitted += 1
+        tickets = [Ticket(call, work, priority, deadline_s, self) for work in works]
+        self._open |= {id(ticket): ticket for ticket in tickets}
+        self._num_places += num_places
+        self.num_admitted += len(tickets)
         self._tick()
-        return ticket
+        return tickets
 
     def release(self, ticket: Ticket, num_output_tokens: int) -> None:
         """For `Ticket.close`."""
@@ -214,7 +208,7 @@ class Gate:
     def _check_fits(self, num_places: int, field: str) -> None:
         most = self.bounds.max_running + self.bounds.max_ordinary
         if num_places > most:
-            message = f"{field}: {num_places} answers at once; at most {most}"
+            message = f"{num_places} answers at once; at most {most}"
             raise Refused(400, message, "invalid_value", field)
 
     def _check_door(self, call: Call, num_places: int, *, urgent: bool) -> None:
@@ -236,16 +230,18 @@ class Gate:
             message = "the server is under load and refuses optional work for a while"
             raise Refused(503, message, "degraded", found, self.retry_after_s())
 
-    def _check_waiting_tokens(self, work: Work) -> None:
+    def _check_waiting_tokens(self, num_tokens: int) -> None:
         bound = self.bounds.max_waiting_tokens
-        if bound and self.num_waiting and self.num_waiting_tokens + work.num_tokens > bound:
+        if bound and self.num_waiting and self.num_waiting_tokens + num_tokens > bound:
             raise self._full(f"the queue is full: {self.num_waiting_tokens} tokens are waiting")
 
-    def _deadline_s(self, call: Call, work: Work, priority: Priority, now: float) -> float:
-        wait_s = self.expected_wait_s(work.n, priority)
+    def _deadline_s(
+        self, call: Call, timeout_s: float | None, num_places: int, priority: Priority, now: float
+    ) -> float:
+        wait_s = self.expected_wait_s(num_places, priority)
         given_s = self.bounds.request_timeout_s
-        if work.timeout_s is not None:
-            given_s = min(given_s, work.timeout_s)
+        if timeout_s is not None:
+            given_s = min(given_s, timeout_s)
             if call.arrived_s + given_s <= now + wait_s:
                 message = f"{given_s * 1e3:.0f} ms cannot be met: the queue takes {wait_s:.1f} s"
                 field, after_s = "X-Request-Deadline-Ms", self.retry_after_s()

@@ -56,12 +56,15 @@ class Rates:
 
     _accounts: dict[str, _Account] = field(default_factory=dict)
 
-    def take(self, caller: Caller, num_tokens: int, now: float) -> None:
-        """Count a request in, all or nothing. Raises Refused with 429."""
+    def take(self, caller: Caller, num_tokens: int, now: float, num_requests: int = 1) -> None:
+        """Count requests in, all or nothing. Raises Refused with 429."""
         account = self._account(caller, now)
         quota = caller.quota
-        if quota.max_concurrent and account.num_open >= quota.max_concurrent:
-            message = f"this key has {account.num_open} requests open, its limit"
+        if quota.max_concurrent and account.num_open + num_requests > quota.max_concurrent:
+            message = (
+                f"this key has {account.num_open} requests open, its limit is "
+                f"{quota.max_concurrent}"
+            )
             raise Refused(429, message, "queue_share_exceeded", retry_after_s=1.0)
         if quota.tokens_per_minute and num_tokens > quota.tokens_per_minute:
             message = (
@@ -70,16 +73,16 @@ class Rates:
             )
             raise Refused(429, message, "rate_limit_exceeded")
         for bucket, amount, what in (
-            (account.requests, 1, "requests"),
+            (account.requests, num_requests, "requests"),
             (account.tokens, num_tokens, "tokens"),
         ):
             wait_s = bucket.missing_s(amount)
             if wait_s > 0:
                 message = f"this key's limit is {bucket.per_minute} {what} a minute"
                 raise Refused(429, message, "rate_limit_exceeded", retry_after_s=wait_s)
-        account.requests.take(1)
+        account.requests.take(num_requests)
         account.tokens.take(num_tokens)
-        account.num_open += 1
+        account.num_open += num_requests
 
     def give_back(self, caller: Caller, num_tokens: int, now: float) -> None:
         """A request has ended; `num_tokens` of those taken were not used."""
