@@ -12,6 +12,7 @@ Read next: `request.py`.
     ├── ModelNotFound           no such name, folder, file or cached hub id
     ├── DownloadFailed          a fetch that did not complete, or whose hash is wrong
     ├── CheckpointError         a file that is not what it claims; `file` and `tensor` say where
+    ├── SourceRefused           data that cannot be read as what it should be, as a whole
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
     └── EngineError             our own fault; the request it names has ended
         └── EngineUnavailable   no engine runs now, or it was lost; a later try may find one
@@ -63,6 +64,14 @@ class CheckpointError(FirsthandError):
         super().__init__(f"{where}: {message}")
         self.file = file
         self.tensor = tensor
+
+
+class SourceRefused(FirsthandError):
+    """Data that cannot be read as what it should be, as a whole; `part` says what of it."""
+
+    def __init__(self, part: str, message: str) -> None:
+        super().__init__(f"{part}: {message}")
+        self.part = part
 
 
 class UnsupportedModel(FirsthandError):

@@ -5,7 +5,7 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
-`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps).
+`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from firsthand import __version__
 from firsthand.cli import (
     bench,
     check,
+    data,
     evaluate,
     generate,
     inspect,
@@ -133,6 +134,7 @@ def build_app() -> typer.Typer:
     app.command("ps", cls=Command)(flat(remote.ps))
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
     app.add_typer(_config(), name="config")
+    app.add_typer(_data(), name="data")
     return app
 
 
@@ -156,6 +158,13 @@ def _config() -> typer.Typer:
     group = typer.Typer(help="The settings of `serve`.", no_args_is_help=True)
     group.command("show", cls=Command)(serve.with_settings(serve.show, as_json=True))
     group.command("check", cls=Command)(serve.with_settings(serve.check, as_json=True))
+    return group
+
+
+def _data() -> typer.Typer:
+    """The commands of `firsthand data`."""
+    group = typer.Typer(help="Records on their way to a model.", no_args_is_help=True)
+    group.command("check", cls=Command)(data.check)
     return group
 
 

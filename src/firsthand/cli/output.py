@@ -28,6 +28,7 @@ from firsthand.errors import (
     FirsthandError,
     InvalidRequest,
     ModelNotFound,
+    SourceRefused,
 )
 
 FAILED = 1
@@ -109,7 +110,7 @@ def exit_code(error: BaseException) -> int:
         return NO_MODEL
     if isinstance(error, CapacityExceeded | MemoryError):
         return NO_MEMORY
-    return FAILED
+    return CHECK_FAILED if isinstance(error, SourceRefused) else FAILED
 
 
 @contextmanager

@@ -1,0 +1,12 @@
+"""Data in: files, tables and queues become checked records, and nothing is lost on the way.
+
+Owns: what a record is, how its bytes are read and decoded, what a contract asks of it, and where
+what breaks the contract goes.
+May not know: how a model computes; HTTP.
+Read next: `record.py` (the nouns), `encoding.py` and `lines.py` (bytes to text), `jsonl.py` and
+`csv_file.py` (text to fields), `contract.py` (fields to values), `check.py` (the whole way).
+"""
+
+from firsthand.data.contract import Contract, NotBlank
+
+__all__ = ["Contract", "NotBlank"]
