@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from firsthand.errors import CheckpointError
 from firsthand.quant.formats import ChannelFormat, FloatFormat, GroupedFormat
+from firsthand.weights import packed_file
 from firsthand.weights.packed_file import (
     ALIGNMENT,
     MAX_HEADER_BYTES,
@@ -50,6 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (file.header.key, file.header.content) == ("key", "content")
     assert (file.header.source, file.header.quantization) == ("/somewhere/model", "auto")
     assert list(file.header.entries) == ENTRIES
+    assert [entry for entry, _ in file.weights()] == list(file.header.entries)
     for i, (entry, memory) in enumerate(file.weights()):
         assert memory.tobytes() == bytes([i + 1]) * entry.num_bytes
         assert memory.ctypes.data % 64 == 0
@@ -94,15 +96,24 @@ def test_every_bit_of_the_header_counts(whole: bytes, tmp_path: Path) -> None:
                 read_header(path)
 
 
-def test_a_bit_of_a_weight_is_found_by_verify(whole: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "flipped.packed"
-    for position in (ALIGNMENT, len(whole) - 1, len(whole) // 2):
+@pytest.mark.parametrize("section_bytes", [ALIGNMENT, 2 * ALIGNMENT, 3 * ALIGNMENT, 16 << 20])
+def test_every_byte_of_every_weight_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section_bytes: int
+) -> None:
+    monkeypatch.setattr(packed_file, "_SECTION_BYTES", section_bytes)
+    path = write(tmp_path / "a.packed")
+    whole = path.read_bytes()
+    for num_threads in (1, 2, 9):
+        PackedFile(path).check(num_threads).wait()
+    for position in (*range(ALIGNMENT, len(whole), 997), len(whole) - 1):
         changed = bytearray(whole)
-        changed[position] ^= 16
+        changed[position] ^= 1 << position % 8
         path.write_bytes(changed)
-        file = PackedFile(path)
-        with pytest.raises(CheckpointError, match="differ"):
-            file.verify()
+        for num_threads in (1, 3):
+            with pytest.raises(CheckpointError, match="differ from their sums"):
+                PackedFile(path).check(num_threads).wait()
+        with pytest.raises(CheckpointError, match="differ from their sums"):
+            PackedFile(path).verify()
 
 
 def hostile(whole: bytes, change: dict[str, Any], weight: dict[str, Any]) -> bytes:
@@ -141,6 +152,10 @@ def hostile(whole: bytes, change: dict[str, Any], weight: dict[str, Any]) -> byt
         ({}, {"format": {"of": "grouped", "bits": 3}}),
         ({}, {"kind": []}),
         ({}, {"more": 1}),
+        ({"crc32": 7}, {}),
+        ({"crc32": ""}, {}),
+        ({"crc32": "notasum!"}, {}),
+        ({"crc32": "00000000" * 2}, {}),
     ],
 )
 def test_a_hostile_header_is_refused(

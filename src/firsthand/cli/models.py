@@ -174,7 +174,7 @@ def pack(
 ) -> None:
     """Write the packed form of a model, so that later starts only map it.
 
-    One that is there is read whole and compared with its hash; a damaged one is written anew.
+    One that is there is read whole and compared with its sums; a damaged one is written anew.
     """
     with reported(as_json):
         from firsthand.generation.loading import pack_model

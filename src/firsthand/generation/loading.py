@@ -5,8 +5,9 @@ May not know: how any part works.
 Read next: `load_options.py`; each import below is one stage; then `assembly.py`, which makes an
 engine of the result.
 
-The stages: find the file, check and map it, read its words as a spec; the tokenizer; the weights
-into the executor; then the plan, its scratch and the KV store.
+The stages: find the file, check and map it, read its words as a spec; the executor, and the packed
+form if there is one; the tokenizer; the weights into the executor; then the plan, its scratch and
+the KV store.
 """
 
 from __future__ import annotations
@@ -153,16 +154,17 @@ def load_model(
     resolved = resolve(str(model), environment)
     with _uncollected(), closing(open_checkpoint(resolved.path)) as checkpoint:
         spec = read_spec(checkpoint, options.max_context)
-        opened_s = clock()
-        text = LateTokenizer(resolved.path, spec.vocab_size)
-        if not late_text:
-            text.take(checkpoint)
-        tokenized_s = clock()
         expected = planning.expect(checkpoint, spec, options)
+        opened_s = clock()
         executor = _executor(options, environment)
         packing = _packing(options, environment, checkpoint, executor)
         packed = None if packing is None else packing.open()
         started_s = clock()
+        # The packed form is being read by now, beside what only one thread can do.
+        text = LateTokenizer(resolved.path, spec.vocab_size)
+        if not late_text:
+            text.take(checkpoint)
+        tokenized_s = clock()
         family = families.family(spec)
         weights = load(
             checkpoint,
@@ -197,23 +199,23 @@ def load_model(
         max_logit_rows=max_logit_rows,
         weights=weights,
         pack_writer=writer,
-        times=_times(began_s, opened_s, tokenized_s, started_s, loaded_s, ready_s),
+        times=_times(began_s, opened_s, started_s, tokenized_s, loaded_s, ready_s),
     )
 
 
 def _times(
     began_s: float,
     opened_s: float,
-    tokenized_s: float,
     started_s: float,
+    tokenized_s: float,
     loaded_s: float,
     ready_s: float,
 ) -> LoadTimes:
     return LoadTimes(
         open_ms=(opened_s - began_s) * 1e3,
-        tokenizer_ms=(tokenized_s - opened_s) * 1e3,
-        executor_ms=(started_s - tokenized_s) * 1e3,
-        weights_ms=(loaded_s - started_s) * 1e3,
+        executor_ms=(started_s - opened_s) * 1e3,
+        tokenizer_ms=(tokenized_s - started_s) * 1e3,
+        weights_ms=(loaded_s - tokenized_s) * 1e3,
         prepare_ms=(ready_s - loaded_s) * 1e3,
         total_ms=(ready_s - began_s) * 1e3,
     )

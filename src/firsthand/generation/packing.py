@@ -7,7 +7,8 @@ Read next: `weights/packed_cache.py`, `weights/packed_file.py`, `compute/native/
 The first load packs from the model's file, and leaves the result to a thread of the lowest
 priority, which hashes the model and writes; the first token does not wait for it. A process that
 ends earlier waits for that thread. Later loads map the file: nothing is packed, and processes share
-its pages. Whatever is wrong with a packed file, the model is loaded from its own file instead.
+its pages. Whatever is wrong with a packed file, be it one bit, the model is loaded from its own
+file instead.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class StoredMatrix(Protocol):
 class KeepsPacked(Protocol):
     """An executor whose packed matrices can be stored: the native one, which explains these."""
 
+    @property
+    def threads(self) -> int: ...
     def packing_fingerprint(self) -> str: ...
     def open_packed(self, format: Format, n: int, k: int, stored: NDArray[np.uint8]) -> Any: ...
     def load_packed(self, name: str, weight: Any, format: Format) -> None: ...
@@ -78,7 +81,8 @@ class Packing:
         self.path: Path | None = None  # of the file in use
 
     def open(self) -> TakenForm | None:
-        """The packed form if it is there and whole. A bad one is removed, with a warning."""
+        """The packed form if it is there. A bad one is removed, with a warning. Threads begin to
+        read all of it; `TakenForm.fits` waits for them."""
         path = self._cache.find(self._source, self._files, self._quantization)
         if path is None or not path.is_file():
             return None
@@ -92,7 +96,7 @@ class Packing:
             return None
 
     def whole(self) -> PackedFile | None:
-        """The packed file if it is there and every byte is as it was written; closed. A bad one is
+        """The packed file if it is there and every bit is as it was written; closed. A bad one is
         removed, with a warning."""
         path = self._cache.find(self._source, self._files, self._quantization)
         if path is None or not path.is_file():
@@ -160,10 +164,18 @@ class TakenForm:
             entry.name: (entry, executor.open_packed(entry.format, *entry.shape, memory))
             for entry, memory in file.weights()
         }
+        self._check = file.check(
+            max(1, executor.threads - 1)
+        )  # one core is for the rest of the load
 
     def fits(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> bool:
         if self._found() != dict(wanted):
             self._packing.discard(self._path, "its matrices are not those of the model")
+            return False
+        try:
+            self._check.wait()
+        except CheckpointError as error:
+            self._packing.discard(self._path, error)
             return False
         self._packing.path = self._path
         return True

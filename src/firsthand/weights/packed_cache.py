@@ -33,8 +33,9 @@ from firsthand.weights.packed_file import PackedFile, PackedHeader, read_header,
 from firsthand.weights.places import locked, publish, write_atomically
 
 # Raise it when the same file and quantization give other packed values for a reason that
-# `fingerprint` does not see: the choice of formats, the order of rows, the decoding of blocks.
-RECIPE: Final = 1
+# `fingerprint` does not see: the choice of formats, the order of rows, the decoding of blocks; or
+# when the file's own layout changes.
+RECIPE: Final = 2
 SPARE_DISK_BYTES: Final = 1 << 30  # left free on the disk, always
 _TICK_NS = 100_000_000  # several ticks of the coarsest clock that file times come from
 _MAX_RECORD_BYTES = 1 << 20
@@ -59,7 +60,7 @@ class PackedModel:
         return None if self.header is None else self.header.quantization
 
     def is_intact(self) -> bool:
-        """Reads it whole and compares it with the hash that it holds."""
+        """Reads it whole and compares it with the sums that it holds."""
         try:
             with closing(PackedFile(self.path)) as file:
                 file.verify()
