@@ -16,6 +16,8 @@ Read next: `request.py`.
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
     └── EngineError             our own fault; the request it names has ended
         └── EngineUnavailable   no engine runs now, or it was lost; a later try may find one
+            ├── EngineLost      it ended by itself
+            ├── EngineSlept     it was ended so that its memory is free
             └── EngineClosed    it was ended for good; elsewhere there may be one
 """
 
@@ -88,6 +90,10 @@ class EngineUnavailable(EngineError):
 
 class EngineLost(EngineUnavailable):
     """The engine's process ended while it had this request."""
+
+
+class EngineSlept(EngineUnavailable):
+    """The engine was put to sleep, with what still ran; a later request wakes it."""
 
 
 class EngineClosed(EngineUnavailable):

@@ -182,6 +182,15 @@ def test_a_step_that_is_slow_is_no_hang(silent_s: float, used_s: float | None, h
     assert not is_hung(9.0, None, StepCost(3000.0, 3000.0), 8.0)
 
 
+def test_a_load_that_fails_waits_longer_each_time_an_engine_that_was_ready_hardly() -> None:
+    watch = Watch()
+    failed = [watch.delay_s(number, was_ready=False) for number in range(1, 12)]
+    assert failed[:4] == [0.0, 0.25, 0.5, 1.0] and failed[-1] == watch.max_retry_s
+    died = [watch.delay_s(number, was_ready=True) for number in (1, 2, 3, 1000)]
+    assert died == [0.0, 0.25, 0.5, watch.max_return_s]
+    assert watch.max_return_s < 5.0
+
+
 class Watched:
     """A remote over the tiny model; what it told."""
 

@@ -81,7 +81,7 @@ class FakeStream(AsyncTextStream):
         self._logprobs = logprobs
         self._chunks = self._make(n)
         self.num_tokens = 0
-        self.is_closed = False
+        self.is_closed = self.is_aborted = False
         self.has_ended = False
 
     @property
@@ -108,6 +108,9 @@ class FakeStream(AsyncTextStream):
         while True:
             for piece in pieces:
                 for index in range(n):
+                    if self.is_aborted:
+                        yield self._end(index, texts[index], Finish(FinishReason.CANCELLED))
+                        return
                     await asyncio.sleep(self._script.pause_s)
                     texts[index] += piece
                     ids = tuple(piece.encode())
@@ -118,21 +121,23 @@ class FakeStream(AsyncTextStream):
         if self._script.fault is not None:
             raise self._script.fault
         for index in range(n):
-            text = texts[index]
-            count = len(text.encode())
-            completion = Completion(
-                text=text,
-                token_ids=tuple(text.encode()),
-                finish=self._script.finish,
-                usage=Usage(self._prompt.num_tokens, count),
-                seed=0,
-                report=report(self._prompt.num_tokens, count),
-                logprobs=self._entries(text),
-                index=index,
-                pooled=self._script.pooled,
-            )
-            yield Chunk("", (), self._entries(""), completion, index)
+            yield self._end(index, texts[index], self._script.finish)
         self.has_ended = True
+
+    def _end(self, index: int, text: str, finish: Finish) -> Chunk:
+        count = len(text.encode())
+        completion = Completion(
+            text=text,
+            token_ids=tuple(text.encode()),
+            finish=finish,
+            usage=Usage(self._prompt.num_tokens, count),
+            seed=0,
+            report=report(self._prompt.num_tokens, count),
+            logprobs=self._entries(text),
+            index=index,
+            pooled=self._script.pooled,
+        )
+        return Chunk("", (), self._entries(""), completion, index)
 
     def _entries(self, text: str) -> tuple[TokenLogprob, ...] | None:
         if not self._logprobs:
@@ -169,6 +174,9 @@ class FakeService(Service):
 
     def clock(self) -> float:
         return 0.0
+
+    def tick(self) -> None:
+        pass
 
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
         return lambda: None
@@ -229,6 +237,12 @@ class FakeService(Service):
     def submit_pooling(self, prompt: Prompt, options: Options, pooling: str) -> AsyncTextStream:
         read_pooling(pooling, options)
         return self._open(prompt, options, POOLED)
+
+    def abort(self, request_id: str) -> bool:
+        """The only name that its requests have: all of them end."""
+        for stream in self.streams:
+            stream.is_aborted = True
+        return True
 
     def _open(
         self, prompt: Prompt, options: Options, script: Script, n: int = 1

@@ -53,6 +53,13 @@ class Tickets:
     def close(self, usage: StreamUsage, *, ended: bool) -> None:
         self.closed.append(ended)
 
+    def submitted(self, abort: Callable[[], object]) -> None:
+        pass
+
+    @property
+    def spent(self) -> bool:
+        return False
+
 
 def body(**more: object) -> bytes:
     asked = {"messages": [{"role": "user", "content": "Hello!"}], "stream": True, **more}

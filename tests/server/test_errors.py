@@ -248,7 +248,7 @@ def test_faults_of_ours(
     reply = ask("POST", CHAT, json={"messages": HELLO}, headers={"x-request-id": "mine"})
     check(reply, status, code)
     assert reply.headers["x-request-id"] == "mine"
-    hidden = isinstance(fault, EngineError | RuntimeError)
+    hidden = isinstance(fault, EngineError | RuntimeError) and not isinstance(fault, EngineClosed)
     assert [record.levelname for record in caplog.records] == (
         [] if not hidden else ["ERROR"] if status == 500 else ["WARNING"]
     )

@@ -87,7 +87,7 @@ def test_what_was_admitted_and_can_never_run_costs_its_key_nothing() -> None:
             status, answer = server.post(PATH, json.dumps(asked).encode())
             assert (status, error(answer)["code"]) == (400, "context_length_exceeded")
         assert server.running.gate.num_open == 0
-        assert server.running.gate.ended_per_s is None
+        assert server.running.gate.queue("micro").ended_per_s is None
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,9 @@ def test_prompt_10_many_fields_are_refused_before_they_are_looked_at(server: Gua
 def test_a_request_of_many_prompts_is_refused_whole() -> None:
     """More than there ever are is the caller's to change; one that is refused is no load."""
     with guarded(max_num_queued_reqs=4) as server:
-        server.running.gate.bounds = replace(server.running.gate.bounds, max_running=4)
+        bounds = server.running.gate.queue("micro").bounds
+        server.running.gate.set_bounds(replace(bounds, max_running=4))
         asked = {"prompt": ["a"] * 60, "max_tokens": 1}
         status, answer = server.post("/v1/completions", json.dumps(asked).encode())
         assert (status, error(answer)["param"]) == (400, "prompt")
-        assert server.running.gate.level == 0
+        assert server.running.gate.level() == 0

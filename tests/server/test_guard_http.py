@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from firsthand.server.guard.body import check_json
+from firsthand.server.guard.queue import Bounds
 from firsthand.server.guard.refusal import Refused
 from tests.server.fakes import Script
 from tests.server.guarded import (
@@ -407,8 +408,7 @@ def test_where_a_key_is_required() -> None:
 def test_ops_7_o_2_more_than_there_is_room_for() -> None:
     """2 run, 4 wait, 20 at once: 6 are answered, 14 refused at once, with when to come back."""
     with guarded(Script(pause_s=0.2), max_num_queued_reqs=4, shed=False) as server:
-        bounds = server.running.gate.bounds
-        server.running.gate.bounds = type(bounds)(2, 4, shed=False)
+        server.running.gate.set_bounds(Bounds(2, 4, shed=False))
         open_ones = [server.connect() for _ in range(20)]
         began_s = time.perf_counter()
         for opened in open_ones:
@@ -428,7 +428,7 @@ def test_ops_7_o_2_more_than_there_is_room_for() -> None:
 
 def test_o_2_a_refusal_is_cheap() -> None:
     with guarded(max_num_queued_reqs=0) as server:
-        server.running.gate.bounds = type(server.running.gate.bounds)(0, 0)
+        server.running.gate.set_bounds(Bounds(0, 0))
         waits = []
         for _ in range(60):
             began_s = time.perf_counter()
@@ -509,9 +509,9 @@ def test_the_guard_is_in_the_metrics() -> None:
         server.exchange(b"noise\r\n\r\n")
         text = server.get("/metrics")[1].decode()
         for line in (
-            "firsthand_degradation_level 0.0",
-            "firsthand_admitted_total 1.0",
-            "firsthand_admitted_open 0.0",
+            'firsthand_degradation_level{model="micro"} 0.0',
+            'firsthand_admitted_total{model="micro"} 1.0',
+            'firsthand_admitted_open{model="micro"} 0.0',
             'firsthand_connections_cut_total{reason="malformed"} 1.0',
         ):
             assert line in text

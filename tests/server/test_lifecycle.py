@@ -27,8 +27,9 @@ from firsthand.errors import EngineError, InvalidRequest
 from firsthand.generation.service import ServiceState, Status
 from firsthand.server.admin import bind_unix
 from firsthand.server.guard.call import Call, Caller
-from firsthand.server.guard.gate import Bounds, Gate
+from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.keys import KeyRing
+from firsthand.server.guard.queue import Bounds
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import Work
 from firsthand.server.health import Checks
@@ -134,7 +135,7 @@ def test_what_is_cut_at_the_limit_is_named() -> None:
 
 def test_a_full_queue_is_not_ready() -> None:
     house = House()
-    house.gate.bounds = Bounds(max_running=1, max_waiting=1, shed=False)
+    house.gate.set_bounds(Bounds(max_running=1, max_waiting=1, shed=False))
     for _ in range(2):
         house.gate.admit(Call("r", Caller(), house.now), [WORK])[0]
     assert not house.ready

@@ -60,6 +60,13 @@ class GrammarProcess:
         if error is not None:
             raise InvalidRequest(grammar.field, f"cannot be used: {error}")
 
+    def reap(self) -> None:
+        """Let the system forget a child that was ended from outside; the next grammar starts
+        another. To be called now and then by whoever lives long."""
+        child = self._child
+        if child is not None:
+            child.poll()
+
     def close(self) -> None:
         """End the child; later checks raise EngineError. May be called again."""
         self._closed = True

@@ -94,6 +94,11 @@ class Prompts:
     def template_source(self) -> str | None:
         return self._template.source
 
+    def reap(self) -> None:
+        """Helper processes that ended by themselves leave nothing behind."""
+        self._templates.reap()
+        self._grammars.reap()
+
     def close(self) -> None:
         """Ends the threads; what still waits for one raises."""
         self._templates.close()

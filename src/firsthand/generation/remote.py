@@ -25,6 +25,7 @@ from firsthand.errors import (
     CapacityExceeded,
     EngineClosed,
     EngineLost,
+    EngineSlept,
     EngineUnavailable,
     FirsthandError,
     InvalidRequest,
@@ -53,6 +54,7 @@ from firsthand.scheduling.admission import check_fits, check_request
 
 LONGEST_STEPS = 4.0  # so much more than the longest step takes is no step
 IDLE_SHARE = 0.05  # of one processor; less is no work
+_PLANNED = {Status.CLOSED: EngineClosed, Status.ASLEEP: EngineSlept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,19 @@ class Watch:
     hang_s: float = 5.0
     late_s: float = 2.0
     beat_s: float = 0.5
-    retry_s: float = 0.25  # before the second start in a row that fails, doubling from there
-    max_retry_s: float = 30.0
-    stable_s: float = 10.0  # a child that was ready for so long did not fail to start
+    retry_s: float = 0.25  # before the third start in a row, doubling from there
+    max_retry_s: float = 30.0  # while they end before they are ready
+    max_return_s: float = 2.0  # once they are: whoever is waiting is kept no longer than that
+    stable_s: float = 10.0  # a child that was ready for so long begins no row
+
+    def delay_s(self, num_failures: int, was_ready: bool) -> float:
+        """Before the next start, after so many children in a row that ended soon. A load that
+        fails will fail again for a while; an engine that was ready may well serve the next request.
+        """
+        if num_failures < 2:
+            return 0.0
+        longest_s = self.max_return_s if was_ready else self.max_retry_s
+        return min(self.retry_s * 2.0 ** min(num_failures - 2, 20), longest_s)
 
 
 def is_hung(silent_s: float, used_s: float | None, longest: StepCost, limit_s: float) -> bool:
@@ -216,9 +228,7 @@ class Remote:
             stable = was_ready is not None and self._clock() - was_ready >= self._watch.stable_s
             num_failures = 0 if stable else num_failures + 1
             self.num_restarts += 1
-            if num_failures > 1:
-                delay_s = self._watch.retry_s * 2 ** min(num_failures - 2, 20)
-                await asyncio.sleep(min(delay_s, self._watch.max_retry_s))
+            await asyncio.sleep(self._watch.delay_s(num_failures, was_ready is not None))
 
     async def _run_child(self) -> str:
         """Start a child and watch it to its end; gives the reason of that."""
@@ -323,9 +333,10 @@ class Remote:
         if self.status is Status.RESTARTING:
             self._settled.clear()
         streams, self._streams = self._streams, {}
-        kind = EngineClosed if self.status is Status.CLOSED else EngineLost
+        kind = _PLANNED.get(self.status, EngineLost)
+        how = "ended" if self.status in _PLANNED else "lost"
         for stream in streams.values():
-            stream.fail(kind(f"the engine was lost with this request: {reason}"))
+            stream.fail(kind(f"the engine was {how} with this request: {reason}"))
             self._on_end(stream.request)
 
     def _why_not(self) -> str:

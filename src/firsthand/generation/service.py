@@ -144,6 +144,12 @@ class Service:
         if self._remote.status is not Status.CLOSED:
             self._remote.start()
 
+    def tick(self) -> None:
+        """To be called about once a second: helper processes that were ended from outside are
+        reaped. (The engine's own end is seen at once.)"""
+        if self._prompts is not None:
+            self._prompts.reap()
+
     @property
     def state(self) -> ServiceState:
         remote, now_s = self._remote, self._clock()

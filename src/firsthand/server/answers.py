@@ -72,7 +72,7 @@ class Answers:
                     if chunk.completion is not None:
                         self._submitted[index // self._n].ticket.finished(chunk.completion)
                         self._on_finish(chunk.completion)
-                    failure = self._failure(chunk.completion)
+                    failure = self._failure(index, chunk.completion)
                     yield index, chunk if failure is None else replace(chunk, completion=None)
                     if failure is not None:
                         raise failure
@@ -120,7 +120,7 @@ class Answers:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
-    def _failure(self, completion: Completion | None) -> FirsthandError | None:
+    def _failure(self, index: int, completion: Completion | None) -> FirsthandError | None:
         """What is told of an end that is no answer."""
         if completion is None:
             return None
@@ -129,9 +129,14 @@ class Answers:
             case FinishReason.DEADLINE:
                 when = f"after {num} tokens" if num else "before the first token"
                 status = 504 if num else 408
-                return Refused(status, f"the deadline passed {when}", "deadline_exceeded")
+                message = f"the deadline passed {when}"
+                return Refused(status, message, "deadline_exceeded", outcome="deadline")
+            case FinishReason.CANCELLED if self._submitted[index // self._n].ticket.spent:
+                message = f"ended after {num} tokens: the machine's memory is spent"
+                return Refused(503, message, "degraded", retry_after_s=1.0, outcome="memory")
             case FinishReason.CANCELLED:
-                return Refused(503, f"ended by the operator after {num} tokens", "cancelled")
+                message = f"ended by the operator after {num} tokens"
+                return Refused(503, message, "cancelled", outcome="cancelled")
             case FinishReason.ERROR:
                 return EngineError(str(completion.finish.cause))
             case _:
@@ -156,7 +161,9 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Refused(CLIENT_CLOSED, "the client is gone", "client_closed")
+            raise Refused(
+                CLIENT_CLOSED, "the client is gone", "client_closed", outcome="client_closed"
+            )
         return task.result()
     finally:
         for each in (task, watcher):

@@ -8,8 +8,9 @@ Read next: `answers.py` (the streams as one), `guard/` (who admits).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from starlette.types import Scope
@@ -33,6 +34,7 @@ class Ask:
     n: int
     stream: bool
     pooling: str | None = None
+    open_ended: bool = False  # nobody named a limit: `max_tokens` is the room that the context has
 
 
 class Ticket(Protocol):
@@ -49,6 +51,13 @@ class Ticket(Protocol):
 
     def withdraw(self) -> None:
         """Called instead: it was refused after it had been admitted, and costs nothing."""
+
+    def submitted(self, abort: Callable[[], object]) -> None:
+        """It runs from now on; `abort` ends it, and its answer has the finish CANCELLED."""
+
+    @property
+    def spent(self) -> bool:
+        """Whether it was ended for want of memory."""
 
 
 class Admission(Protocol):
@@ -70,6 +79,13 @@ class _Pass:
 
     def withdraw(self) -> None:
         pass
+
+    def submitted(self, abort: Callable[[], object]) -> None:
+        pass
+
+    @property
+    def spent(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +126,7 @@ def submit_all(
                     skip_special_tokens=skip_special_tokens,
                     include_stop_string=include_stop_string,
                 )
+            ticket.submitted(partial(ask.service.abort, stream.request_id))
             submitted.append(Submitted(stream, ticket))
     except BaseException:
         for one in submitted:

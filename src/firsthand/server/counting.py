@@ -1,6 +1,7 @@
 """Each request is counted when its reply has ended.
 
-Owns: the labels of `firsthand_requests_total`. May not know: routes.
+Owns: the labels of `firsthand_requests_total`; `finish_reason` is that of the answer, or the word
+for what came between. May not know: routes.
 Read next: `metrics.py`.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from firsthand.server.headers import outcome_of
 from firsthand.server.metrics import Metrics
 
 CLOSED = 499  # in the count only: the client was gone before its reply was whole
@@ -40,7 +42,12 @@ class Counting:
             # A path that no route has is one label for all of them.
             endpoint = getattr(scope.get("route"), "path", "other")
             reason = scope.get("state", {}).get("finish_reason", "")
+            outcome = outcome_of(scope)
+            if outcome is not None and outcome.word != "invalid":
+                reason = outcome.word
+                status = outcome.status or status
             shown = status if whole or status >= 500 else CLOSED
             if shown == CLOSED:
+                reason = reason if outcome is not None else "client_closed"
                 self._metrics.cancelled.labels("client").inc()
             self._metrics.requests.labels(endpoint, str(shown), reason).inc()

@@ -18,6 +18,7 @@ from firsthand.generation.registry import Registry
 from firsthand.generation.service import Service
 from firsthand.generation.service_values import Status
 from firsthand.server.answers import unless_gone
+from firsthand.server.guard.call import call_of
 from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import DEADLINE, at_end, timeout_of
@@ -27,7 +28,8 @@ from firsthand.server.selfcheck import SelfCheck
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """`selfchecks` by the models' names; `gate` bounds how many wait for one load."""
+    """`selfchecks` by the models' names; `gate` has a queue for each, which also
+    bounds how many wait for its load."""
 
     registry: Registry
     selfchecks: Mapping[str, SelfCheck]
@@ -36,6 +38,7 @@ class Entrance:
     async def enter(self, request: Request, service: Service) -> None:
         """Until the model takes requests; it is held until the request's end. Raises Refused."""
         member = self.registry.member_of(service)
+        self.gate.check(call_of(request.scope), member.name)
         selfcheck = self.selfchecks.get(member.name)
         if selfcheck is not None and selfcheck.failed:
             message = (
@@ -48,7 +51,8 @@ class Entrance:
         at_end(request.scope, lease.close)
 
     async def _wait(self, request: Request, member: Member) -> Lease:
-        bounds, timeout_s = self.gate.bounds, timeout_of(request.headers)
+        bounds = self.gate.queue(member.name).bounds
+        timeout_s = timeout_of(request.headers)
         if member.num_leases >= bounds.num_places:
             message = f"{member.num_leases} requests wait for {member.name} already"
             after_s = self.registry.expected_load_s(member)

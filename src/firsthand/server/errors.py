@@ -21,12 +21,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from firsthand.errors import (
     CapacityExceeded,
     ContextLengthExceeded,
     EngineClosed,
     EngineLost,
+    EngineSlept,
     EngineUnavailable,
     FirsthandError,
     InvalidRequest,
@@ -34,7 +36,7 @@ from firsthand.errors import (
     UnsupportedModel,
 )
 from firsthand.server.guard.refusal import KINDS, Refused, draining, error_body
-from firsthand.server.headers import request_id_of
+from firsthand.server.headers import note_outcome, request_id_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +45,11 @@ MAX_PARAM_CHARS = 200
 RESTART_RETRY_S = 2
 CAPACITY_RETRY_S = 1  # until the guard, which measures it, says better
 
+_NO_ENGINE = {
+    EngineLost: "the engine was lost with this request, and is started again",
+    EngineSlept: "the model was put to sleep with this request",
+    EngineUnavailable: "the engine is not there now: it loads, or is restarted",
+}
 _WORDS = {404: "no such route", 405: "this route does not have that method"}
 
 
@@ -87,25 +94,42 @@ def reply_for(fault: Exception, request_id: str) -> ErrorReply:
         case EngineClosed():
             return reply_for(draining(), request_id)
         case EngineUnavailable():
-            lost = isinstance(fault, EngineLost)
-            message = (
-                "the engine was lost with this request, and is started again"
-                if lost
-                else "the engine is not there now: it loads, or is restarted"
-            )
-            return ErrorReply(
-                503, "loading", message, headers={"retry-after": str(RESTART_RETRY_S)}
-            )
+            message = next(text for kind, text in _NO_ENGINE.items() if isinstance(fault, kind))
+            retry = {"retry-after": str(RESTART_RETRY_S)}
+            return ErrorReply(503, "loading", message, headers=retry)
         case UnsupportedModel():
             return ErrorReply(400, "unsupported_parameter", str(fault))
         case _:
             return internal_error(request_id)
 
 
-def reply_and_log(fault: Exception, request_id: str) -> ErrorReply:
-    """`reply_for`; what it keeps from the caller goes to the log."""
+def ending_of(fault: Exception) -> str:
+    """The word by which the log and the count tell what became of the request."""
+    match fault:
+        case Refused():
+            return fault.ending
+        case EngineClosed():
+            return "shutdown"
+        case EngineSlept():
+            return "sleep"
+        case EngineLost():
+            return "engine_lost"
+        case CapacityExceeded() | EngineUnavailable():
+            return "refused"
+        case InvalidRequest() | ModelNotFound() | UnsupportedModel():
+            return "invalid"
+        case _:
+            return "failed"
+
+
+def reply_and_log(fault: Exception, scope: Scope) -> ErrorReply:
+    """`reply_for`, noted as what became of the request; what it keeps from the caller goes to the
+    log, unless it was planned."""
+    request_id = request_id_of(scope)
     reply = reply_for(fault, request_id)
-    if isinstance(fault, EngineUnavailable):
+    note_outcome(scope, ending_of(fault), reply.status)
+    planned = isinstance(fault, EngineClosed | EngineSlept)
+    if isinstance(fault, EngineUnavailable) and not planned:
         _LOG.warning("request %s: %s", request_id, fault)
     elif reply.status == 500:
         log_fault(request_id, f"{type(fault).__name__}: {fault}")
@@ -127,9 +151,10 @@ def install(app: FastAPI) -> None:
     """Let every exception that a route or the framework raises end as our body."""
 
     async def known(request: Request, fault: Exception) -> Response:
-        return reply_and_log(fault, request_id_of(request.scope)).response()
+        return reply_and_log(fault, request.scope).response()
 
     async def unknown(request: Request, fault: Exception) -> Response:
+        note_outcome(request.scope, "failed")
         return reply_for(fault, request_id_of(request.scope)).response()
 
     async def http(_: Request, fault: Exception) -> Response:
@@ -141,7 +166,7 @@ def install(app: FastAPI) -> None:
 
     async def validation(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, RequestValidationError)
-        return reply_for(invalid(fault.errors()), request_id_of(request.scope)).response()
+        return reply_and_log(invalid(fault.errors()), request.scope).response()
 
     app.add_exception_handler(FirsthandError, known)
     app.add_exception_handler(Exception, unknown)  # it goes on to the boundary, which logs it

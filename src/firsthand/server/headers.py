@@ -1,7 +1,7 @@
 """What a request carries from end to end.
 
 Owns: `X-Request-Id`: which ones are taken over, and where the request's own is kept; the caller's
-deadline; where what it opened is kept.
+deadline; where what it opened is kept, and what became of it.
 May not know: bodies, routes.
 Read next: `boundary.py`, which sets and returns it.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -22,6 +24,7 @@ REQUEST_ID = b"x-request-id"
 DEADLINE = "X-Request-Deadline-Ms"
 MAX_DEADLINE_MS = 86_400_000
 OPENED = "opened"
+OUTCOME = "outcome"
 _ACCEPTED = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
@@ -38,6 +41,25 @@ def request_id_of(scope: Scope) -> str:
     """The id that `boundary.py` gave the request."""
     request_id: str = scope.get("state", {}).get("request_id", "unknown")
     return request_id
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request that was not simply answered: a word, and the status that says so,
+    also where another one had been sent before (`status` 0: the one that was sent)."""
+
+    word: str
+    status: int = 0
+
+
+def note_outcome(scope: MutableMapping[str, Any], word: str, status: int = 0) -> None:
+    """For the log and the count. The first one counts: what follows comes of it."""
+    scope.setdefault("state", {}).setdefault(OUTCOME, Outcome(word, status))
+
+
+def outcome_of(scope: Mapping[str, Any]) -> Outcome | None:
+    found = scope.get("state", {}).get(OUTCOME)
+    return found if isinstance(found, Outcome) else None
 
 
 def timeout_of(headers: Headers) -> float | None:

@@ -102,9 +102,13 @@ class Lifecycle:
         return Check(num_awake > 0 or self.wakes(), f"{num_awake} of {len(states)} are loaded")
 
     def _check_queue(self) -> Check:
-        gate = self.gate
-        full = gate.num_waiting >= gate.bounds.max_ordinary > 0
-        return Check(not full, f"{gate.num_waiting} of {gate.bounds.max_waiting} wait")
+        """One that has room is enough."""
+        queues = self.gate.queues
+        full = [0 < one.bounds.max_ordinary <= one.num_waiting for one in queues.values()]
+        waiting = ", ".join(
+            f"{one.num_waiting} of {one.bounds.max_waiting} wait" for one in queues.values()
+        )
+        return Check(not full or not all(full), waiting)
 
     def _check_memory(self) -> Check:
         used = self.gate.memory_used

@@ -72,6 +72,7 @@ def tell_request(call: Call, scope: Mapping[str, Any], status: int, now: float) 
         "method": scope["method"],
         "endpoint": _endpoint(scope),
         "status": status,
+        "outcome": call.outcome,
         "finish_reason": call.finish_reason,
         "prompt_tokens": call.prompt_tokens,
         "cached_tokens": call.cached_tokens,

@@ -15,9 +15,9 @@ from firsthand.generation.service import ServiceOptions
 from firsthand.server.guard.access import LOCAL_NAMES, Access
 from firsthand.server.guard.body import BodyLimits
 from firsthand.server.guard.call import Quota
-from firsthand.server.guard.gate import Bounds
 from firsthand.server.guard.keys import KeyRing, key_ring
 from firsthand.server.guard.middleware import Rules
+from firsthand.server.guard.queue import Bounds
 from firsthand.server.model_entries import ModelEntry
 from firsthand.server.settings import Settings
 
@@ -52,8 +52,8 @@ def rules_of(settings: Settings, keys: KeyRing) -> Rules:
     return Rules(access, limits, settings.require_idempotency_key)
 
 
-def bounds_of(settings: Settings, max_sequences: int) -> Bounds:
-    """`max_sequences` is what the engine runs at once; 0: not known yet."""
+def bounds_of(settings: Settings, max_sequences: int, *, shared: bool = False) -> Bounds:
+    """`max_sequences` is what the engine runs at once; 0: not known yet. `shared`: between keys."""
     return Bounds(
         max_running=max_sequences or settings.max_num_seqs or DEFAULT_RUNNING,
         max_waiting=settings.max_num_queued_reqs,
@@ -62,6 +62,7 @@ def bounds_of(settings: Settings, max_sequences: int) -> Bounds:
         request_timeout_s=settings.request_timeout,
         long_output_tokens=settings.long_output_tokens,
         shed=settings.shed,
+        shared=shared,
     )
 
 

@@ -126,9 +126,13 @@ class Running:
         return {"changed": live, "needs_restart": fixed}
 
     def set_bounds(self) -> None:
-        """As many run at once as the engines that are loaded can."""
-        loaded = [one.service.model.max_sequences for one in self.registry.members if one.resident]
-        self.gate.bounds = bounds_of(self.settings, sum(loaded))
+        """Of each model, as many run at once as its engine can."""
+        shared = len(self.guard.rules.access.keys.callers) > 1
+        for member in self.registry.members:
+            num_running = member.service.model.max_sequences if member.resident else 0
+            num_running = num_running or member.entry.service.load.max_sequences or 0
+            bounds = bounds_of(self.settings, num_running, shared=shared)
+            self.gate.set_bounds(bounds, member.name)
 
     def on_model(self, event: str, member: Member) -> None:
         """A model was loaded, or has left."""
@@ -151,7 +155,13 @@ class Running:
                 one.service.state.memory_short for one in self.registry.members
             )
             self.gate.tick()
+            ended = self.gate.end_one()
+            if ended is not None:
+                text = "the machine's memory is spent; this request is ended"
+                tell("request_ended", text, logging.WARNING, request_id=ended)
             self.registry.tick()
+            for member in self.registry.members:
+                member.service.tick()
             await asyncio.sleep(TICK_S)
 
     async def become_ready(self) -> None:
@@ -237,6 +247,7 @@ def assemble(
     GuardCollector(gate, peers, guard.replies, selfchecks).register(metrics.registry)
     RegistryCollector(registry).register(metrics.registry)
     running.append(Running(configured, reread, registry, gate, guard, lifecycle, peers, stopping))
+    running[0].set_bounds()
     registry.listen = running[0].on_model
     return running[0]
 
@@ -310,6 +321,7 @@ def around(running: Running) -> Any:
     )
 
 
-def _tell_level(level: int, pressure: float) -> None:
+def _tell_level(model: str, level: int, pressure: float) -> None:
     text = f"degradation level {level} of 4"
-    tell("degradation", text, logging.WARNING, degradation_level=level, pressure=round(pressure, 3))
+    facts = {"model": model, "degradation_level": level, "pressure": round(pressure, 3)}
+    tell("degradation", text, logging.WARNING, **facts)

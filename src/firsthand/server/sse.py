@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from firsthand.errors import FirsthandError
 from firsthand.server.errors import ErrorReply, internal_error, reply_and_log
-from firsthand.server.headers import request_id_of
+from firsthand.server.headers import note_outcome, request_id_of
 
 _LOG = logging.getLogger(__name__)
 _TICK_S = 1.0
@@ -94,8 +94,8 @@ class EventStreamResponse(Response):
         own = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *own]})
         wire = _Wire(send)
-        writer = asyncio.create_task(self._write(wire, request_id_of(scope)))
-        watcher = asyncio.create_task(self._watch(wire, receive))
+        writer = asyncio.create_task(self._write(wire, scope))
+        watcher = asyncio.create_task(self._watch(wire, receive, scope))
         try:
             await asyncio.wait((writer, watcher), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -106,18 +106,20 @@ class EventStreamResponse(Response):
         if not writer.cancelled():
             writer.result()  # a fault of the connection itself
 
-    async def _write(self, wire: _Wire, request_id: str) -> None:
+    async def _write(self, wire: _Wire, scope: Scope) -> None:
         try:
             async for data in self._events:
                 await wire.write(data)
         except FirsthandError as fault:
-            await wire.write(error_event(reply_and_log(fault, request_id)))
+            await wire.write(error_event(reply_and_log(fault, scope)))
         except Exception:
+            request_id = request_id_of(scope)
+            note_outcome(scope, "failed", 500)
             _LOG.exception("request %s: unexpected fault in a stream", request_id)
             await wire.write(error_event(internal_error(request_id)))
         await wire.write(b"", last=True)
 
-    async def _watch(self, wire: _Wire, receive: Receive) -> None:
+    async def _watch(self, wire: _Wire, receive: Receive, scope: Scope) -> None:
         """Returns when the client is gone, or takes nothing any more."""
         tick_s = min(_TICK_S, self._settings.ping_s, self._settings.stall_s)
         while True:
@@ -128,6 +130,7 @@ class EventStreamResponse(Response):
                     return
             except TimeoutError:
                 if not await self._is_alive(wire):
+                    note_outcome(scope, "stalled")
                     return
 
     async def _is_alive(self, wire: _Wire) -> bool:

@@ -124,6 +124,14 @@ class TemplateProcess:
         what = "the chat template refused" if reply["refused"] else "the chat template failed"
         raise TemplateError("messages", f"{what}: {reply['error']}")
 
+    def reap(self) -> None:
+        """Let the system forget a child that was ended from outside; the next job starts another.
+        To be called now and then by whoever lives long."""
+        for lane in self._lanes if self._pid == os.getpid() else ():
+            child = lane.child
+            if child is not None:
+                child.is_alive()
+
     def close(self) -> None:
         """End the children, also under a render that runs. Nothing is rendered afterwards."""
         if self._pid != os.getpid():

@@ -7,7 +7,7 @@ Read next: `../asking.py` (who asks), `gate.py` (who answers).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from firsthand.generation.completion import Completion
@@ -16,12 +16,10 @@ from firsthand.generation.service import StreamUsage
 from firsthand.request import Priority
 from firsthand.server.asking import Ask
 from firsthand.server.guard.call import Call, call_of
-from firsthand.server.guard.gate import Gate
-from firsthand.server.guard.gate import Ticket as Place
+from firsthand.server.guard.gate import Gate, Ticket
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import Work
 
-DEFAULT_MAX_TOKENS = 256  # that of a generation for which nobody named one
 LEAST_TIMEOUT_S = 1e-3
 
 
@@ -30,7 +28,7 @@ class Admitted:
     """The ticket of a route."""
 
     options: Options
-    place: Place
+    place: Ticket
 
     def finished(self, completion: Completion) -> None:
         """Of several answers the log tells the first token that came and the last reason."""
@@ -49,6 +47,13 @@ class Admitted:
     def withdraw(self) -> None:
         self.place.withdraw()
 
+    def submitted(self, abort: Callable[[], object]) -> None:
+        self.place.end = abort
+
+    @property
+    def spent(self) -> bool:
+        return self.place.spent
+
 
 @dataclass(frozen=True, slots=True)
 class GateAdmission:
@@ -60,14 +65,15 @@ class GateAdmission:
         call = call_of(asks[0].scope, self.gate.clock())
         call.model = asks[0].model
         try:
-            places = self.gate.admit(call, [work_of(ask) for ask in asks])
+            model = asks[0].service.model.name
+            places = self.gate.admit(call, [work_of(ask) for ask in asks], model)
         except Refused as refused:
             call.error_code = refused.code
             raise
         return [_admitted(call, ask, place) for ask, place in zip(asks, places, strict=True)]
 
 
-def _admitted(call: Call, ask: Ask, place: Place) -> Admitted:
+def _admitted(call: Call, ask: Ask, place: Ticket) -> Admitted:
     call.at_end.append(place.close)
     call.priority = place.priority.value
     options = ask.options.copy()
@@ -80,14 +86,14 @@ def _admitted(call: Call, ask: Ask, place: Place) -> Admitted:
 
 def work_of(ask: Ask) -> Work:
     options = ask.options
-    max_tokens = options.get("max_tokens")
     return Work(
         num_prompt_tokens=ask.prompt.num_tokens,
-        max_tokens=DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
+        max_tokens=options.get("max_tokens") or 0,
         n=ask.n,
         logprobs=not {options.get("logprobs"), options.get("prompt_logprobs")} <= {None},
         priority=Priority(options.get("priority") or Priority.NORMAL),
         timeout_s=options.get("timeout_s"),
+        open_ended=ask.open_ended,
     )
 
 

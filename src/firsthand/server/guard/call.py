@@ -52,6 +52,7 @@ class Call:
     caller: Caller
     arrived_s: float
     model: str | None = None
+    queue: str | None = None  # the name of the model whose queue it asked for
     priority: str | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None
@@ -60,6 +61,7 @@ class Call:
     queue_ms: float | None = None
     ttft_ms: float | None = None
     error_code: str | None = None
+    outcome: str | None = None
     replayed: bool = False
     at_end: list[Callable[[], None]] = field(default_factory=list)
 

@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 
 from firsthand.server.guard.body import BodyLimits
 from firsthand.server.guard.refusal import Refused
+from firsthand.server.headers import note_outcome
 
 REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 REASONS |= {503: "Service Unavailable"}
@@ -139,6 +140,9 @@ class Connection(HttpToolsProtocol):
         """Nobody reads: what is in the buffer will not be sent, and the app sees a lost client."""
         self._stall_timer = None
         self._peers.num_stalled += 1
+        cycle: Any = self.cycle
+        if cycle is not None:
+            note_outcome(cycle.scope, "stalled")
         self.transport.abort()
 
     def _refuse(self, refused: Refused) -> None:

@@ -1,7 +1,7 @@
 """How fast requests end, measured while there are any: what `Retry-After` is computed from.
 
 Owns: the measurement. May not know: clocks (time is an argument), queues, headers.
-Read next: `gate.py`.
+Read next: `queue.py`.
 
 Counts that fade with the time that the server was busy: an idle hour says nothing of how fast it
 is, and an hour ago says little of now.
@@ -14,6 +14,23 @@ from dataclasses import dataclass
 
 MEMORY_S = 15.0  # busy time after which a count has faded to 1/e
 LEAST_BUSY_S = 0.2  # before that there is no rate yet
+
+
+@dataclass(slots=True)
+class Fading:
+    """A count of which 1/e is left after `memory_s`."""
+
+    memory_s: float
+    count: float = 0.0
+    _at_s: float | None = None
+
+    def pass_time(self, now: float) -> None:
+        passed = 0.0 if self._at_s is None else max(0.0, now - self._at_s)
+        self._at_s = now
+        self.count *= math.exp(-passed / self.memory_s)
+
+    def add(self, number: float) -> None:
+        self.count += number
 
 
 @dataclass(slots=True)

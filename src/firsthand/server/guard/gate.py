@@ -1,58 +1,30 @@
-"""The door of the engine: who may go in now, and what everyone else is told.
+"""The door of the engines: who may go in now, and what everyone else is told.
 
-Owns: the bounded queue, its bounds, the order of the reasons for which a request is refused.
+Owns: one queue for each model, the order of the reasons for which a request is refused, who is
+ended when the machine's memory is at its end.
 May not know: HTTP, the engine, text. The clock and the jitter are arguments.
-Read next: `drain_rate.py`, `shedding.py`, `rates.py`; `server/lifecycle.py` closes the door.
+Read next: `queue.py`, `rates.py`; `server/lifecycle.py` closes the door.
 
-A place is one sequence. The first `max_running` places run, the others wait: the engine has its
-own queue, but it is this bound that keeps it short. What is refused is refused before anything was
-computed for it, and whoever got a ticket is never refused later for lack of room. The last eighth
-of the places to wait in is for urgent requests: a flood of others does not keep them out, and they
-do not wait behind it.
+What is refused is refused before anything was computed for it, and whoever got a ticket is never
+refused later for lack of room. A flood for one model fills its own queue and no other's: the queues
+share the machine's memory, the callers' rates, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from firsthand.request import Priority
 from firsthand.server.guard.call import Call
-from firsthand.server.guard.drain_rate import DrainRate
+from firsthand.server.guard.queue import Bounds, Place, Queue
 from firsthand.server.guard.rates import Rates
 from firsthand.server.guard.refusal import Refused
-from firsthand.server.guard.shedding import Ladder, shed_field
-from firsthand.server.guard.work import Work, capped
+from firsthand.server.guard.work import CLASSES, Work, capped
 
-JITTER = 0.2  # so that those refused together do not come back together
-LONGEST_RETRY_S = 60.0
-UNMEASURED_RETRY_S = 1.0
-URGENT_SHARE = 8  # one of so many places to wait in is kept for urgent requests
 MEMORY_FULL = 0.95  # of the machine's memory: no new work beyond it
+MEMORY_SPENT = 0.98  # what runs is ended, the least urgent first
 _MEMORY_STEPS = ((0.92, 0.9), (0.90, 0.5))  # memory in use → pressure, as a queue would give
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """0 of `max_waiting_tokens` and of `max_wait_s`: no bound of that kind."""
-
-    max_running: int = 16
-    max_waiting: int = 256
-    max_waiting_tokens: int = 0
-    max_wait_s: float = 30.0
-    request_timeout_s: float = 600.0
-    long_output_tokens: int = 1024
-    shed: bool = True
-
-    @property
-    def num_places(self) -> int:
-        return self.max_running + self.max_waiting
-
-    @property
-    def max_ordinary(self) -> int:
-        """Places to wait in for those that are not urgent."""
-        return self.max_waiting - self.max_waiting // URGENT_SHARE
 
 
 @dataclass(slots=True)
@@ -60,214 +32,184 @@ class Ticket:
     """The right to be computed. Close it at the request's end, however it ended.
 
     `deadline_s` is on the gate's clock: an answer that is not there by then is of no use.
+    `end` ends what was submitted, once it was; `spent`: that was done, for want of memory.
     """
 
     call: Call
-    work: Work
-    priority: Priority
+    place: Place
     deadline_s: float
     _gate: Gate
+    _queue: Queue
     closed: bool = False
+    spent: bool = False
+    end: Callable[[], object] | None = None
+
+    @property
+    def priority(self) -> Priority:
+        return self.place.work.priority
 
     def close(self, num_output_tokens: int = 0) -> None:
-        """Free the places; tokens that were not computed go back to the caller's rate."""
+        """Free the places; the caller's rate is settled by what was computed."""
         if not self.closed:
-            self.closed = True
-            self._gate.release(self, num_output_tokens)
+            self._queue.ended(self.place, num_output_tokens)
+            self._leave(self.place.work.max_output_tokens - num_output_tokens)
 
     def withdraw(self) -> None:
         """Nothing was submitted after all: as if it had not been admitted."""
         if not self.closed:
-            self.closed = True
-            self._gate.withdraw(self)
+            self._leave(self.place.work.num_tokens)
+
+    def _leave(self, unused_tokens: int) -> None:
+        self.closed, self.end = True, None
+        self._gate.release(self, self._queue, unused_tokens)
 
 
 @dataclass(slots=True)
 class Gate:
-    """`door` gives the reason for which nobody may go in now, or None; `listen` is told the level
-    of degradation at each change."""
+    """`bounds` are those of a model for which none were set. `door` gives the reason for which
+    nobody may go in now, or None; `listen` is told a model, its level of degradation at each
+    change, and the pressure."""
 
     bounds: Bounds
     clock: Callable[[], float]
     jitter: Callable[[], float]  # 0 ≤ x < 1
     door: Callable[[], Refused | None] = lambda: None
-    listen: Callable[[int, float], None] = lambda level, pressure: None
+    listen: Callable[[str, int, float], None] = lambda model, level, pressure: None
     rates: Rates = field(default_factory=Rates)
     memory_used: float = 0.0  # of the machine's, 0 … 1
     memory_short: bool = False  # an engine has given up its reserve
-    _drain: DrainRate = field(default_factory=DrainRate)
-    _ladder: Ladder = field(default_factory=Ladder)
-    _open: dict[int, Ticket] = field(default_factory=dict)  # in the order of their arrival
-    _num_places: int = 0
-    num_admitted: int = 0
-    num_refused: int = 0
+    queues: dict[str, Queue] = field(default_factory=dict)
+    num_refused_unnamed: int = 0  # before it was known which model they ask for
+    _tickets: dict[int, Ticket] = field(default_factory=dict)
 
-    def check(self, call: Call) -> None:
-        """What can be told before a body is read. Raises Refused."""
+    def queue(self, model: str) -> Queue:
+        """The queue of a model; there are no more than models."""
+        found = self.queues.get(model)
+        if found is None:
+            found = self.queues[model] = Queue(
+                self.bounds, lambda level, pressure: self.listen(model, level, pressure)
+            )
+        return found
+
+    def set_bounds(self, bounds: Bounds, model: str | None = None) -> None:
+        """Of one model, or of all."""
+        if model is not None:
+            self.queue(model).bounds = bounds
+            return
+        self.bounds = bounds
+        for queue in self.queues.values():
+            queue.bounds = bounds
+
+    def check(self, call: Call, model: str | None = None) -> None:
+        """What can be told before a body is read, or before a prompt is. Raises Refused. Where the
+        model is not known yet, one with room is enough."""
+        if model is None and len(self.queues) == 1:
+            model = next(iter(self.queues))
+        queues = list(self.queues.values()) if model is None else [self.queue(model)]
+        call.queue = model
         try:
-            self._check_door(call, 1, urgent=True)  # nothing is known of it yet
+            self._check_door(queues)
+            if queues and not any(one.has_room(1, urgent=True) for one in queues):
+                queues[0].check_room(1, self.jitter(), urgent=True)
         except Refused:
-            self.num_refused += 1
+            if model is None:
+                self.num_refused_unnamed += 1
+            else:
+                self.queue(model).refuse()
             raise
 
-    def admit(self, call: Call, works: Sequence[Work]) -> list[Ticket]:
+    def admit(self, call: Call, works: Sequence[Work], model: str = "") -> list[Ticket]:
         """All parts of one request, or none of them. Raises Refused: never fits, too many, shed,
         too late, or the caller's own limit."""
-        now = self._tick()
+        queue, now = self.queue(model), self.tick()
+        call.queue = model
         priority = capped(works[0].priority, call.caller.highest_priority)
-        num_places = sum(work.n for work in works)
-        num_tokens = sum(work.num_tokens for work in works)
+        works = [replace(queue.sized(work), priority=priority) for work in works]
         try:
-            self._check_fits(num_places, "n" if len(works) == 1 else "prompt")
-            self._check_door(call, num_places, urgent=priority is Priority.URGENT)
-            for work in works:
-                self._check_shed(work, priority)
-            self._check_waiting_tokens(num_tokens)
-            deadline_s = self._deadline_s(call, works[0].timeout_s, num_places, priority, now)
-            self.rates.take(call.caller, num_tokens, now, len(works))
+            given_s = self._check(call, works, queue, now)
         except Refused:
-            self.num_refused += 1
+            queue.refuse()
             raise
-        tickets = [Ticket(call, work, priority, deadline_s, self) for work in works]
-        self._open |= {id(ticket): ticket for ticket in tickets}
-        self._num_places += num_places
-        self.num_admitted += len(tickets)
-        self._tick()
+        deadline_s = call.arrived_s + given_s
+        tickets = []
+        for work in works:
+            ticket = Ticket(call, Place(work, call.caller.tenant), deadline_s, self, queue)
+            queue.enter(ticket.place)
+            self._tickets[id(ticket)] = ticket
+            tickets.append(ticket)
+        self.tick()
         return tickets
 
-    def release(self, ticket: Ticket, num_output_tokens: int) -> None:
-        """For `Ticket.close`."""
-        self._drain.note(ticket.work.n)
-        self._leave(ticket, max(0, ticket.work.max_output_tokens - num_output_tokens))
-
-    def withdraw(self, ticket: Ticket) -> None:
-        """For `Ticket.withdraw`."""
-        self._leave(ticket, ticket.work.num_tokens)
-
-    def _leave(self, ticket: Ticket, unused_tokens: int) -> None:
-        now = self._tick()
-        del self._open[id(ticket)]
-        self._num_places -= ticket.work.n
+    def release(self, ticket: Ticket, queue: Queue, unused_tokens: int) -> None:
+        """For `Ticket`."""
+        now = self.tick()
+        del self._tickets[id(ticket)]
+        queue.leave(ticket.place)
         self.rates.give_back(ticket.call.caller, unused_tokens, now)
-        self._tick()
+        self.tick()
 
-    def tick(self) -> None:
+    def tick(self) -> float:
         """To be called now and then: with nobody coming, steps of the ladder are undone too."""
-        self._tick()
+        now = self.clock()
+        pressure = self._memory_pressure()
+        for queue in self.queues.values():
+            queue.pass_time(now, pressure)
+        return now
 
-    @property
-    def level(self) -> int:
-        """Of degradation: 0 serves everything, 4 only the core."""
-        return self._ladder.level if self.bounds.shed else 0
+    def end_one(self) -> str | None:
+        """While the machine's memory is spent: end the request that came last of the lowest class,
+        so that others use again what it held. Its id; None: there is no need, or only urgent ones
+        are left."""
+        if self.memory_used < MEMORY_SPENT:
+            return None
+        found = [one for one in self._tickets.values() if one.end is not None and not one.spent]
+        chosen = max(reversed(found), key=lambda one: CLASSES.index(one.priority), default=None)
+        if chosen is None or chosen.end is None or chosen.priority is Priority.URGENT:
+            return None
+        chosen.spent = True
+        chosen.end()
+        return chosen.call.request_id
+
+    def level(self, model: str | None = None) -> int:
+        """Of degradation: of one model, or the highest."""
+        if model is not None:
+            return self.queue(model).level
+        return max((queue.level for queue in self.queues.values()), default=0)
 
     @property
     def num_open(self) -> int:
-        return len(self._open)
-
-    @property
-    def num_waiting(self) -> int:
-        return max(0, self._num_places - self.bounds.max_running)
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Of those that came after the first `max_running` places."""
-        tickets = list(self._open.values())
-        places = accumulate(ticket.work.n for ticket in tickets)
-        return sum(
-            ticket.work.num_tokens
-            for ticket, taken in zip(tickets, places, strict=True)
-            if taken > self.bounds.max_running
-        )
+        return len(self._tickets)
 
     @property
     def open_request_ids(self) -> list[str]:
-        return [ticket.call.request_id for ticket in self._open.values()]
+        return [ticket.call.request_id for ticket in self._tickets.values()]
 
-    @property
-    def ended_per_s(self) -> float | None:
-        return self._drain.per_second
+    def _check(self, call: Call, works: Sequence[Work], queue: Queue, now: float) -> float:
+        """The time that is given, from the request's arrival. Raises Refused."""
+        num_places = sum(work.n for work in works)
+        num_tokens = sum(work.num_tokens for work in works)
+        chance, first, passed_s = self.jitter(), works[0], now - call.arrived_s
+        queue.check_fits(num_places, "n" if len(works) == 1 else "prompt")
+        self._check_door([queue])
+        queue.check_room(num_places, chance, urgent=first.priority is Priority.URGENT)
+        queue.check_share(call.caller.tenant, num_places, chance)
+        for work in works:
+            queue.check_shed(work, chance)
+        queue.check_waiting_tokens(num_tokens, chance)
+        given_s = queue.time_given_s(first, passed_s, num_places, chance)
+        self.rates.take(call.caller, num_tokens, now, len(works))
+        return given_s
 
-    def expected_wait_s(self, num_more: int = 1, priority: Priority = Priority.NORMAL) -> float:
-        """Of `num_more` places, were they asked for now; 0 where nothing has been measured. Before
-        an urgent one go other urgent ones, and as many as run."""
-        places = self._num_places
-        if priority is Priority.URGENT:
-            others = sum(one.work.n for one in self._open.values() if one.priority is not priority)
-            places -= max(0, others - self.bounds.max_running)
-        ahead = places + num_more - self.bounds.max_running
-        rate = self._drain.per_second
-        return 0.0 if ahead <= 0 or rate is None else ahead / rate
-
-    def retry_after_s(self) -> float:
-        """Until those that wait now will have started, at the rate at which requests end."""
-        rate = self._drain.per_second
-        wait_s = UNMEASURED_RETRY_S if rate is None else max(1, self.num_waiting) / rate
-        shaken = wait_s * (1 - JITTER + 2 * JITTER * self.jitter())
-        return min(max(shaken, 1.0), LONGEST_RETRY_S)
-
-    def _check_fits(self, num_places: int, field: str) -> None:
-        most = self.bounds.max_running + self.bounds.max_ordinary
-        if num_places > most:
-            message = f"{num_places} answers at once; at most {most}"
-            raise Refused(400, message, "invalid_value", field)
-
-    def _check_door(self, call: Call, num_places: int, *, urgent: bool) -> None:
+    def _check_door(self, queues: Sequence[Queue]) -> None:
         closed = self.door()
         if closed is not None:
             raise closed
         if self.memory_used >= MEMORY_FULL:
             message = "the machine's memory is full; requests that run are being finished"
-            raise Refused(503, message, "degraded", retry_after_s=self.retry_after_s())
-        bounds = self.bounds
-        most = bounds.num_places if urgent else bounds.max_running + bounds.max_ordinary
-        if self._num_places + num_places > most:
-            raise self._full(f"the queue is full: {self.num_waiting} requests are waiting")
+            after_s = max((one.retry_after_s(self.jitter()) for one in queues), default=1.0)
+            raise Refused(503, message, "degraded", retry_after_s=after_s)
 
-    def _check_shed(self, work: Work, priority: Priority) -> None:
-        asked = replace(work, priority=priority)
-        found = shed_field(asked, self.level, self.bounds.long_output_tokens)
-        if found is not None:
-            message = "the server is under load and refuses optional work for a while"
-            raise Refused(503, message, "degraded", found, self.retry_after_s())
-
-    def _check_waiting_tokens(self, num_tokens: int) -> None:
-        bound = self.bounds.max_waiting_tokens
-        if bound and self.num_waiting and self.num_waiting_tokens + num_tokens > bound:
-            raise self._full(f"the queue is full: {self.num_waiting_tokens} tokens are waiting")
-
-    def _deadline_s(
-        self, call: Call, timeout_s: float | None, num_places: int, priority: Priority, now: float
-    ) -> float:
-        wait_s = self.expected_wait_s(num_places, priority)
-        given_s = self.bounds.request_timeout_s
-        if timeout_s is not None:
-            given_s = min(given_s, timeout_s)
-            if call.arrived_s + given_s <= now + wait_s:
-                message = f"{given_s * 1e3:.0f} ms cannot be met: the queue takes {wait_s:.1f} s"
-                field, after_s = "X-Request-Deadline-Ms", self.retry_after_s()
-                raise Refused(408, message, "deadline_exceeded", field, after_s)
-        if self.bounds.max_wait_s and wait_s > self.bounds.max_wait_s:
-            raise self._full(f"the queue is too long: {wait_s:.0f} s")
-        return call.arrived_s + given_s
-
-    def _full(self, message: str) -> Refused:
-        return Refused(503, message, "queue_full", retry_after_s=self.retry_after_s())
-
-    def _tick(self) -> float:
-        now = self.clock()
-        self._drain.pass_time(now, busy=self._num_places > 0)
-        before = self._ladder.level
-        pressure = self._pressure()
-        if self._ladder.update(pressure, now) != before:
-            self.listen(self._ladder.level, pressure)
-        return now
-
-    def _pressure(self) -> float:
-        """0 idle … 1 full: of places, of tokens, or of memory, whichever is closest to its end."""
-        bounds = self.bounds
-        found = [self.num_waiting / bounds.max_ordinary if bounds.max_waiting else 0.0]
-        if bounds.max_waiting_tokens:
-            found.append(self.num_waiting_tokens / bounds.max_waiting_tokens)
-        found += [_MEMORY_STEPS[0][1]] if self.memory_short else []
+    def _memory_pressure(self) -> float:
+        found = [_MEMORY_STEPS[0][1]] if self.memory_short else [0.0]
         found += [as_queue for used, as_queue in _MEMORY_STEPS if self.memory_used >= used]
         return max(found)

@@ -32,18 +32,11 @@ class GuardCollector:
 
     def collect(self) -> Iterator[Metric]:
         gate, peers, replies = self.gate, self.peers, self.replies
-        yield _gauge("firsthand_degradation_level", "0 serves everything, 4 the core", gate.level)
-        yield _gauge("firsthand_admitted_open", "Requests that were let in", gate.num_open)
-        yield _gauge(
-            "firsthand_admission_waiting", "Places beyond those that run", gate.num_waiting
-        )
-        yield _gauge("firsthand_drain_rate", "Places that end per second", gate.ended_per_s or 0.0)
+        yield from self._queues()
         yield _gauge("firsthand_memory_used_ratio", "Of the machine's", gate.memory_used)
         yield _gauge("firsthand_connections", "Open ones", len(peers.connections))
         yield _gauge("firsthand_idempotency_bytes", "Of replies that are kept", replies.num_bytes)
         yield from self._selfchecks()
-        yield _counter("firsthand_admitted", "Requests that were let in", gate.num_admitted)
-        yield _counter("firsthand_refused", "Requests that were not", gate.num_refused)
         cut = CounterMetricFamily("firsthand_connections_cut", "Ended by us", labels=["reason"])
         for reason, number in (
             ("too_slow", peers.num_timed_out),
@@ -52,6 +45,37 @@ class GuardCollector:
         ):
             cut.add_metric([reason], number)
         yield cut
+
+    def _queues(self) -> Iterator[Metric]:
+        """Of each model's queue."""
+        gauges = {
+            "firsthand_degradation_level": "0 serves everything, 4 the core",
+            "firsthand_admitted_open": "Requests that were let in",
+            "firsthand_admission_waiting": "Places beyond those that run",
+            "firsthand_admission_waiting_limit": "As many may wait",
+            "firsthand_drain_rate": "Places that end per second",
+        }
+        model = ["model"]
+        shown = {name: GaugeMetricFamily(name, text, labels=model) for name, text in gauges.items()}
+        text = "Requests that were let in"
+        let_in = CounterMetricFamily("firsthand_admitted", text, labels=model)
+        text = "Requests that were not"
+        refused = CounterMetricFamily("firsthand_refused", text, labels=model)
+        if self.gate.num_refused_unnamed:  # before it was known which model they ask for
+            refused.add_metric([""], self.gate.num_refused_unnamed)
+        for name, queue in self.gate.queues.items():
+            values = (
+                queue.level,
+                queue.num_open,
+                queue.num_waiting,
+                queue.bounds.max_waiting,
+                queue.ended_per_s or 0.0,
+            )
+            for family, value in zip(shown.values(), values, strict=True):
+                family.add_metric([name], float(value))
+            let_in.add_metric([name], queue.num_admitted)
+            refused.add_metric([name], queue.num_refused)
+        yield from (*shown.values(), let_in, refused)
 
     def _selfchecks(self) -> Iterator[Metric]:
         text = "1: the golden tokens are equal"
@@ -68,7 +92,3 @@ class GuardCollector:
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=float(value))
-
-
-def _counter(name: str, text: str, value: int) -> Metric:
-    return CounterMetricFamily(name, text, value=value)

@@ -29,7 +29,12 @@ from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.idempotency import Replies, read_key
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.replay import Claim, Recorder, fingerprint, play
-from firsthand.server.headers import REQUEST_ID, choose_request_id
+from firsthand.server.headers import (
+    REQUEST_ID,
+    choose_request_id,
+    note_outcome,
+    outcome_of,
+)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -81,22 +86,32 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(choose_request_id(scope["headers"]), Caller(), self.gate.clock())
         answer = Answer(send, self._headers(call))
-        failed = False
         try:
             await self._guarded(scope, receive, answer, call)
         except Disconnected:
             pass
         except Refused as refused:
             call.error_code = refused.code
+            note_outcome(scope, refused.ending)
             if not answer.started:
                 await send_refusal(answer, refused)
         except Exception:
-            failed = True
+            note_outcome(scope, "failed", 500)
             raise
         finally:
             call.end()
-            status = 500 if failed else answer.status if answer.complete else CLOSED
-            self.log(call, scope, status, self.gate.clock())
+            self.log(call, scope, self._status(call, scope, answer), self.gate.clock())
+
+    @staticmethod
+    def _status(call: Call, scope: Scope, answer: Answer) -> int:
+        """The status and the word for what became of the call. One that broke off in the middle has
+        the status of what its client was told then."""
+        found = outcome_of(scope)
+        if found is None:
+            call.outcome = "done" if answer.complete else "client_closed"
+            return answer.status if answer.complete else CLOSED
+        call.outcome = found.word
+        return found.status or (answer.status if answer.complete else CLOSED)
 
     async def _guarded(self, scope: Scope, receive: Receive, answer: Answer, call: Call) -> None:
         rules, headers, method = self.rules, scope["headers"], scope["method"]
@@ -155,8 +170,9 @@ class Guard:
 
         def found() -> Iterable[tuple[str, str]]:
             yield "x-request-id", call.request_id
-            if self.gate.level:
-                yield "x-degradation-level", str(self.gate.level)
+            level = self.gate.level(call.queue)
+            if level:
+                yield "x-degradation-level", str(level)
             if call.caller.key_id:
                 yield from self.gate.rates.headers(call.caller, self.gate.clock())
             if self.draining():

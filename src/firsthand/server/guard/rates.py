@@ -5,7 +5,10 @@ May not know: clocks (time is an argument), other callers' load, what a token co
 Read next: `gate.py`.
 
 A bucket holds a minute's worth and fills evenly. Tokens are taken for the longest answer that was
-asked for, and what was not used is given back at the end, so a key never gets more than its rate.
+asked for, or for what is expected of one without a limit. At the end that is settled by the true
+figure: what was not used is given back, what was used beyond it is taken, and a bucket that this
+leaves in debt lets nobody through until it has filled again. So a key never gets more than its
+rate, but for answers without a limit that were open when it ran out.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class Rates:
         account.num_open += num_requests
 
     def give_back(self, caller: Caller, num_tokens: int, now: float) -> None:
-        """A request has ended; `num_tokens` of those taken were not used."""
+        """A request has ended; `num_tokens` of those taken were not used; below 0: more were."""
         account = self._account(caller, now)
         account.num_open -= 1
         account.tokens.take(-num_tokens)

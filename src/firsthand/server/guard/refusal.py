@@ -18,6 +18,7 @@ from firsthand.errors import FirsthandError
 DRAINING_RETRY_S = 5.0
 # Statuses that the official client tries again by itself; of these only some heal with time.
 RETRIED = frozenset({408, 409, 429})
+TRANSIENT = frozenset({408, 429, 503})  # not for what was asked, but for when
 KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -45,6 +46,7 @@ class Refused(FirsthandError):
     param: str | None = None
     retry_after_s: float | None = None
     close: bool = False  # the connection cannot be used for another request
+    outcome: str = ""  # what the log calls it; empty: it was refused at the door
 
     def __str__(self) -> str:
         return self.message
@@ -52,6 +54,11 @@ class Refused(FirsthandError):
     @property
     def kind(self) -> str:
         return KINDS.get(self.status, "server_error")
+
+    @property
+    def ending(self) -> str:
+        """The word for what became of the request."""
+        return self.outcome or ("refused" if self.status in TRANSIENT else "invalid")
 
     def body(self) -> dict[str, dict[str, str | None]]:
         return error_body(self.message, self.kind, self.param, self.code)
@@ -61,6 +68,7 @@ class Refused(FirsthandError):
         found: list[tuple[str, str]] = []
         if self.retry_after_s is not None:
             found.append(("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
+            found.append(("retry-after-ms", str(math.ceil(self.retry_after_s * 1e3))))
         elif self.status in RETRIED or self.status >= 500:
             found.append(("x-should-retry", "false"))
         if self.status == 401:

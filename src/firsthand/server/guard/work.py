@@ -7,7 +7,7 @@ Read next: `gate.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firsthand.request import Priority
 
@@ -17,7 +17,8 @@ CLASSES = tuple(Priority)  # the earliest first
 @dataclass(frozen=True, slots=True)
 class Work:
     """A prompt of `num_prompt_tokens`, answered `n` times with `max_tokens` at most. `timeout_s` is
-    the caller's own limit, since the request arrived."""
+    the caller's own limit, since the request arrived. `open_ended`: nobody named `max_tokens`; they
+    are what the context has room for, or what is expected."""
 
     num_prompt_tokens: int
     max_tokens: int
@@ -25,6 +26,10 @@ class Work:
     logprobs: bool = False
     priority: Priority = Priority.NORMAL
     timeout_s: float | None = None
+    open_ended: bool = False
+
+    def with_max_tokens(self, max_tokens: int) -> Work:
+        return replace(self, max_tokens=max_tokens)
 
     @property
     def num_tokens(self) -> int:

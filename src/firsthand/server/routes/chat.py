@@ -80,7 +80,6 @@ def chat_router(house: House) -> APIRouter:
             form = form_of(house, service, prompt, use, grammar)
             set_grammar(options, form)
             await check_grammar(service, options)
-            set_limit(options, service, prompt)
             asked = Asked(CHAT, model, service, body, form.keeps_markers)
             answers = submit(house, request, asked, [prompt], options)
         reply = ChatAnswer(Asked(CHAT, model, service, body), body, answers, form)
@@ -136,12 +135,6 @@ def chat_options(body: ChatBody) -> Options:
     if limit is not None:
         options["max_tokens"] = limit
     return options
-
-
-def set_limit(options: Options, service: Service, prompt: Prompt) -> None:
-    """Without a limit of its own, an answer may fill the model's context."""
-    room = service.model.context_length - prompt.num_tokens
-    options.setdefault("max_tokens", max(1, room))
 
 
 def _limit_name(body: ChatBody) -> str:

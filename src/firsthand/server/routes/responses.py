@@ -38,7 +38,6 @@ from firsthand.server.forms import (
 from firsthand.server.house import House
 from firsthand.server.items import Items
 from firsthand.server.openapi import described
-from firsthand.server.routes.chat import set_limit
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
@@ -85,7 +84,6 @@ def responses_router(house: House) -> APIRouter:
             form = form_of(house, service, prompt, use, _grammar(body))
             set_grammar(options, form)
             await check_grammar(service, options)
-            set_limit(options, service, prompt)
             asked = Asked(RESPONSES, model, service, sampling, form.keeps_markers)
             answers = submit(house, request, asked, [prompt], options)
         reply = ResponseAnswer(asked, body, answers, form)

@@ -70,10 +70,11 @@ def submit(
             asked.model,
             asked.service,
             prompt,
-            options.copy(),
+            limited(options, asked.service, prompt),
             n,
             bool(body.stream),
             asked.pooling,
+            open_ended="max_tokens" not in options,
         )
         for prompt in prompts
     ]
@@ -91,6 +92,12 @@ def submit(
     answers = Answers(submitted, n, request_id_of(request.scope), finished)
     at_end(request.scope, answers.close)
     return answers
+
+
+def limited(options: Options, service: Service, prompt: Prompt) -> Options:
+    """A copy. Without a limit of its own, an answer may fill the model's context."""
+    room = service.model.context_length - prompt.num_tokens
+    return {"max_tokens": max(1, room), **options}
 
 
 def header_options(request: Request) -> Options:
