@@ -186,7 +186,8 @@ class Request:
     the one that a request of n = 1 with seed (seed + index) mod 2⁶⁴ gives.
 
     `tenant` is whose request it is, for fairness between tenants. Blocks of the cache are shared
-    only between requests of one tenant and one `cache_salt`. `deadline_s`, on the engine's clock,
+    only between requests of one tenant, one `cache_salt` and one `adapter`: the name of what is
+    added to the model's weights, "" for nothing. `deadline_s`, on the engine's clock,
     ends it with DEADLINE; None is no limit. A `grammar` has the last word on where a text may end,
     so nothing that would move its end goes with it.
 
@@ -208,6 +209,7 @@ class Request:
     grammar: Grammar | None = None
     prompt_logprobs: int | None = None
     pooling: Pooling | None = None
+    adapter: str = ""
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:

@@ -16,6 +16,7 @@ from firsthand.errors import EngineError
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.store import KVStore
 from firsthand.quant.formats import WeightSource
+from firsthand.quant.low_rank import LowRank
 from firsthand.request import SamplingParams
 from firsthand.scheduling.plan import BlockCopy, Draw, Drawn, SequenceSlice, StepPlan
 
@@ -51,6 +52,7 @@ class FakeExecutor:
     def load_vector(self, name: str, values: NDArray[np.float32]) -> None: ...
     def alias(self, name: str, target: str) -> None: ...
     def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None: ...
+    def add_adapter(self, name: str, factors: Sequence[LowRank]) -> None: ...
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         logits = np.zeros((len(batch.logit_rows), self.vocab), dtype=np.float32)

@@ -34,7 +34,7 @@ from firsthand.generation.frames import (
     to_fault,
 )
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.report import LoadTimes, Memory
+from firsthand.generation.report import AdapterFacts, LoadTimes, Memory
 from firsthand.request import (
     Finish,
     FinishReason,
@@ -64,6 +64,7 @@ REQUEST = Request(
     tenant="你",
     cache_salt="salt",
     deadline_s=4.5,
+    adapter="sql",
 )
 # A form of the answer and `ignore_end` exclude each other, so it has a request of its own.
 FORMED = replace(
@@ -94,9 +95,11 @@ ENGINE = EngineFacts(
     Memory(1, 2, 3, 4, 5),
     9.5,
     8.5,
+    {"sql": AdapterFacts("1f", 8, 512)},
 )
 TO_CHILD: list[Any] = [
     Load("model", LoadOptions(max_context=64, disabled_rules=["x"], memory_limit="2GiB")),
+    Load("model", LoadOptions(disabled_rules=[], lora={"sql": "folder"})),
     Submit(REQUEST),
     Submit(FORMED),
     Submit(SCORED),

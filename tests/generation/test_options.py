@@ -53,6 +53,7 @@ def test_every_option_arrives() -> None:
         "priority": "urgent",
         "tenant": "someone",
         "cache_salt": "salt",
+        "adapter": "sql",
         "timeout_s": 2.5,
         "response_format": {"type": "text"},
         "grammar": {"regex": "a+"},
@@ -66,6 +67,7 @@ def test_every_option_arrives() -> None:
     assert checked.prompt_logprobs == 1
     assert checked.grammar == Grammar(GrammarKind.REGEX, "a+")
     assert (checked.priority, checked.tenant, checked.cache_salt) == ("urgent", "someone", "salt")
+    assert checked.adapter == "sql"
 
 
 @pytest.mark.parametrize(

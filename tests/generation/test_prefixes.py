@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +23,13 @@ def loaded(micro_folder: Path) -> LoadedModel:
 
 
 def asked(
-    llm: LLM, prompt: list[int] = PROMPT, *, salt: str = "", n: int = 1
+    llm: LLM, prompt: list[int] = PROMPT, *, salt: str = "", n: int = 1, **more: str
 ) -> tuple[list[object], int, int]:
     """The answers with their logprobs, the tokens found computed, and the tokens computed."""
     steps: list[StepFacts] = []
     with llm.listening(steps.append):
-        given = llm.generate(prompt, max_tokens=9, seed=5, logprobs=3, cache_salt=salt, n=n)
+        options: Any = {"max_tokens": 9, "seed": 5, "logprobs": 3, "cache_salt": salt, **more}
+        given = llm.generate(prompt, n=n, **options)
     answers = given if isinstance(given, list) else [given]
     found = sum(step.planned.num_prefix_hit_tokens for step in steps)
     computed = sum(step.num_tokens for step in steps)
@@ -53,3 +55,30 @@ def test_n_answers_compute_their_prompt_once(loaded: LoadedModel) -> None:
         assert (found, computed) == (2 * 39, 40 + 2 + 3 * 8)
     with LLM(loaded) as llm:
         assert asked(llm)[0] == answers[:1]
+
+
+def test_kv_4_an_adapter_finds_its_own_prefixes_only(micro_folder: Path, tmp_path: Path) -> None:
+    """Also where a salt or a tenant has an adapter's name."""
+    pytest.importorskip("safetensors")
+    from tests.weights.adapter_files import write_adapter
+
+    lora = {name: str(write_adapter(tmp_path / name, seed=len(name))) for name in ("sql", "1:sql")}
+    with LLM(micro_folder, lora=lora, max_context=64, threads=1) as llm:
+        seen = []
+        cases: tuple[dict[str, Any], ...] = (
+            {},
+            {"salt": "sql"},
+            {"tenant": "sql"},
+            {"adapter": "sql"},
+            {"adapter": "1:sql"},
+            {"adapter": "sql", "salt": "sql"},
+            {"tenant": "3:sql"},
+        )
+        for given in cases:
+            answer, found, _ = asked(llm, **given)
+            assert found == 0, given
+            assert asked(llm, **given)[:2] == (answer, 32)
+            seen.append(answer)
+    assert seen[0] == seen[1] == seen[2] == seen[6]
+    assert seen[3] == seen[5]
+    assert seen[0] != seen[3] != seen[4] != seen[0]

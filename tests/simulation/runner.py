@@ -112,7 +112,7 @@ class FakeRunner:
         return StepResult(tuple(drawn), 0.0, 0.0)
 
     def _compute(self, life: Life, piece: SequenceSlice, drawn: list[Drawn]) -> None:
-        sequence_id, token_ids, start, block_ids, draw, _ = piece
+        sequence_id, token_ids, start, block_ids, draw, *_ = piece
         own, stop = life.alone, start + len(token_ids)
         self._expect(life, piece, stop)
         if start:

@@ -284,8 +284,7 @@ def profile(
 
 def _load_options(loading: options.Loading) -> dict[str, Any]:
     """For one sequence, as `open_llm` has it."""
-    rules = list(loading.disabled_rules or ())
-    return asdict(loading) | {"disabled_rules": rules, "max_sequences": 1}
+    return options.load_keywords(loading) | {"max_sequences": 1}
 
 
 def _bar(ratio: float) -> str:

@@ -88,7 +88,7 @@ def evaluate(
     """Measure how well a model predicts a text, or what a smaller form of it lost."""
     with reported(as_json):
         check_choice("metric", metric, METRICS)
-        chosen = asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())}
+        chosen = options.load_keywords(loading)
         if metric in ("bleu", "rouge"):
             if pairs is None:
                 raise InvalidRequest("pairs", f"{metric} needs a file of them")

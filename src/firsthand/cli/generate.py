@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol
 import typer
 
 import firsthand
+from firsthand.checks import shown
 from firsthand.cli import options, remote
 from firsthand.cli.conversation import check_utf8, conversation, lines, user
 from firsthand.cli.output import (
@@ -63,11 +64,11 @@ def run(
             raise InvalidRequest("system", "is a part of a conversation; add --chat")
         if logprobs is not None and not as_json:
             raise InvalidRequest("logprobs", "are shown in JSON only; add --json")
-        wanted = request_options(sampling, logprobs=logprobs, n=n)
+        wanted = request_options(sampling, loading, logprobs=logprobs, n=n)
         messages = conversation(system)
         text = read_text(prompt, "prompt")
         messages.append(user(text))
-        with open_llm(model, loading, min(n, MAX_AT_ONCE)) as llm:
+        with open_llm(model, loading, min(n, MAX_AT_ONCE), with_adapters=True) as llm:
             stream = llm.stream_chat(messages, **wanted) if chat else llm.stream(text, **wanted)
             answers = write_all(stream, n, llm.loaded.spec.context_length, quiet=as_json)
             if report:
@@ -111,7 +112,7 @@ def chat(
 ) -> None:
     """Talk with a model. Ctrl-C ends an answer; /reset forgets, /bye leaves."""
     with reported():
-        wanted = request_options(sampling)
+        wanted = request_options(sampling, loading)
         if url is not None:
             remote.refuse_loading(loading, model, report)
             fields = remote.sampling_fields(sampling, CHAT_SAMPLING)
@@ -122,7 +123,7 @@ def chat(
         if name is not None:
             raise InvalidRequest("--model", "names a model of a server; it goes with --url")
         messages = conversation(system)
-        with open_llm(model, loading) as llm:
+        with open_llm(model, loading, with_adapters=True) as llm:
             for text in lines():
                 if text == "/reset":
                     messages = conversation(system)
@@ -183,7 +184,13 @@ class Stream(Protocol):
     def completions(self) -> list[firsthand.Completion]: ...
 
 
-def open_llm(model: str, loading: options.Loading, max_sequences: int = 1) -> firsthand.LLM:
+def open_llm(
+    model: str,
+    loading: options.Loading,
+    max_sequences: int = 1,
+    *,
+    with_adapters: bool = False,
+) -> firsthand.LLM:
     """The model, ready for so many sequences at once; progress goes to standard error while it is
     loaded."""
     report = progress()
@@ -191,7 +198,7 @@ def open_llm(model: str, loading: options.Loading, max_sequences: int = 1) -> fi
         model,
         max_sequences=max_sequences,
         progress=lambda done, total: report("loading", done, total),
-        **asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())},
+        **options.load_keywords(loading, with_adapters=with_adapters),
     )
     budget = llm.loaded.budget
     say_context(loading.max_context, budget.wished_context_length)
@@ -203,14 +210,22 @@ def open_llm(model: str, loading: options.Loading, max_sequences: int = 1) -> fi
     return llm
 
 
-def request_options(sampling: options.Sampling, **more: Any) -> dict[str, Any]:
-    """The options as `generation` has them, checked now and not after a load."""
+def request_options(
+    sampling: options.Sampling, loading: options.Loading, **more: Any
+) -> dict[str, Any]:
+    """The options as `generation` has them, checked now and not after a load. Where one adapter is
+    loaded, it is the one that answers."""
     from firsthand.generation.options import read_options
 
     for text in sampling.stop or ():
         check_utf8("stop", text)
     bias = options.logit_bias(sampling.logit_bias)
     wanted = asdict(sampling) | {"logit_bias": bias, **more}
+    loaded = [*(options.load_keywords(loading, with_adapters=True)["lora"] or ())]
+    if sampling.adapter is None and len(loaded) == 1:
+        wanted["adapter"] = loaded[0]
+    elif sampling.adapter is not None and sampling.adapter not in loaded:
+        raise InvalidRequest("adapter", f"{shown(sampling.adapter)} is of no --lora")
     read_options(wanted, frozenset())
     return wanted
 

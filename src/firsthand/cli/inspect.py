@@ -10,7 +10,6 @@ says why not.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -74,7 +73,7 @@ def plan(
         from firsthand.generation.load_options import LoadOptions
         from firsthand.generation.loading import plan_model
 
-        chosen = asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())}
+        chosen = options.load_keywords(loading)
         wanted = LoadOptions(**chosen, max_sequences=max_sequences)
         spec, budget = plan_model(model, wanted)
         say_context(loading.max_context, spec.context_length)

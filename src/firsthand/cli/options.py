@@ -12,9 +12,9 @@ has the defaults of that command; `flat` shows typer its fields. A field has the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -114,6 +114,14 @@ class Loading:
         bool,
         typer.Option("--deterministic", help="Of the torch executor: equal bits in every run."),
     ] = False
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora",
+            metavar="NAME=FOLDER",
+            help="Load an adapter as peft saves it; repeatable; default: none.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,12 @@ class Sampling:
             help="End when the same run of tokens repeats.",
         ),
     ] = False
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Of several --lora, the one that answers; default: none."
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         typer.Option(help="Repeats an answer; default: a new one, which --report and --json show."),
@@ -201,6 +215,23 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
     call.__doc__ = command.__doc__
     vars(call)["__signature__"] = Signature(parameters)
     return call
+
+
+def load_keywords(loading: Loading, *, with_adapters: bool = False) -> dict[str, Any]:
+    """The group as `LoadOptions` takes it. Raises InvalidRequest, also for adapters of a command
+    that computes the model itself."""
+    adapters: dict[str, str] = {}
+    if loading.lora and not with_adapters:
+        raise InvalidRequest("lora", "goes with run and chat; for the rest, `firsthand merge`")
+    for pair in loading.lora or ():
+        name, _, folder = pair.partition("=")
+        if not name or not folder:
+            raise InvalidRequest("lora", f"must be NAME=FOLDER, not {shown(pair)}")
+        if name in adapters:
+            raise InvalidRequest("lora", f"two are called {shown(name)}")
+        adapters[name] = folder
+    rules = tuple(loading.disabled_rules or ())
+    return asdict(loading) | {"disabled_rules": rules, "lora": adapters or None}
 
 
 def logit_bias(pairs: list[str] | None) -> dict[int, float]:

@@ -23,7 +23,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 SHORT_HASH = 12
 # Ours → the protocol's; what is not here has the same name.
 _NAMES = {"ignore_end": "ignore_eos"}
-_NOT_SENT = ("repetition_guard",)
+_NOT_SENT = ("repetition_guard", "adapter")
 
 Url = Annotated[
     str, typer.Option("--url", metavar="URL", help="Of a server in the form of OpenAI's API.")

@@ -8,7 +8,6 @@ Read next: `evaluate/parity.py`.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -57,9 +56,7 @@ def verify(
         report = progress()
         loaded = load_for_proof(
             model,
-            LoadOptions(
-                **asdict(loading) | {"disabled_rules": tuple(loading.disabled_rules or ())}
-            ),
+            LoadOptions(**options.load_keywords(loading)),
             lambda done, total: report("loading", done, total),
         )
         outcomes = []

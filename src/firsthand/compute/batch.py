@@ -24,7 +24,8 @@ class FlatBatch:
     Row r of sequence s (row_starts[s] ≤ r < row_starts[s + 1]) is token `token_ids[r]` at
     `positions[r]`, consecutive within a sequence. Token position p of sequence s lives in the
     store at slot `block_starts[s, p // block_size] + p % block_size`; that holds for every p up
-    to the sequence's last position in this step. Unused table entries are −1.
+    to the sequence's last position in this step. Unused table entries are −1. `adapters` names that
+    of each sequence, "" where it has none; with no names at all, no sequence has one.
     """
 
     token_ids: NDArray[np.int32]  # (T,)
@@ -33,6 +34,7 @@ class FlatBatch:
     block_starts: NDArray[np.int64]  # (S, max blocks)
     block_size: int
     logit_rows: NDArray[np.int32]  # (L,), ascending
+    adapters: tuple[str, ...] = ()  # (S,), or none
 
     @property
     def num_tokens(self) -> int:

@@ -7,7 +7,7 @@ Read next: `torch/executor.py` (the reference) and `native/executor.py` (the def
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -20,6 +20,7 @@ from firsthand.compute.ops import Ops
 from firsthand.kvcache.store import KVStore
 from firsthand.models.rope import RopeSpec
 from firsthand.quant.formats import WeightSource
+from firsthand.quant.low_rank import LowRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,10 @@ class Executor(Protocol):
 
     def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None:
         """Called once after the last weight; sizes are limits on every later batch."""
+
+    def add_adapter(self, name: str, factors: Sequence[LowRank]) -> None:
+        """After `prepare`, between two runs: batches may name it from now on. Raises
+        UnsupportedModel, naming the weight, where one of them is no linear layer of the model."""
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         """(L, V) logits; valid until the next call."""

@@ -73,7 +73,11 @@ class Ops(Protocol[X]):
         RMSNorm, arXiv 1910.07467, equation 4."""
 
     def linear(self, x: X, weight: str, bias: str | None = None) -> X:
-        """(T, N) = x (T, K) · weightᵀ (N, K) + bias (N,). Integer formats round the row first."""
+        """(T, N) = x (T, K) · weightᵀ (N, K) + bias (N,). Integer formats round the row first.
+
+        A row whose sequence has an adapter with factors a (r, K) and b (N, r) of this weight gets
+        + x · aᵀ · bᵀ besides, from the row before it is rounded; their scale is in b. So does one
+        of `head`. A row without skips the addition. arXiv 2106.09685, section 4.1."""
 
     def rope(self, x: X, num_heads: int, table: int = 0) -> X:
         """Rotate each head's pairs (i, i + D/2) by position · frequency[i], and scale by the

@@ -46,6 +46,7 @@ class Batcher:
         tokens = chain.from_iterable([piece.token_ids for piece in slices])
         firsts = np.array([piece.start for piece in slices], dtype=np.int32) - row_starts[:-1]
         drawing = [row for row, piece in enumerate(slices, 1) if piece.draw is not None]
+        adapters = tuple([piece.adapter for piece in slices])
         return FlatBatch(
             token_ids=np.fromiter(tokens, dtype=np.int32, count=num_tokens),
             positions=np.repeat(firsts, lengths) + np.arange(num_tokens, dtype=np.int32),
@@ -53,6 +54,7 @@ class Batcher:
             block_starts=self._block_starts(slices),
             block_size=self._store.block_size,
             logit_rows=row_starts[np.array(drawing, dtype=np.intp)] - np.int32(1),
+            adapters=adapters if any(adapters) else (),
         )
 
     def _block_starts(self, slices: Sequence[SequenceSlice]) -> NDArray[np.int64]:

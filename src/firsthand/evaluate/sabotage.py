@@ -81,6 +81,7 @@ class SplitByBatch:
         self.load_vector = whole.load_vector
         self.alias = whole.alias
         self.prepare = whole.prepare
+        self.add_adapter = whole.add_adapter
 
     @property
     def pool(self) -> Threads:

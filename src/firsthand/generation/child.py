@@ -234,6 +234,7 @@ def _facts(loaded: LoadedModel, longest: StepCost) -> EngineFacts:
         ),
         longest_step_ms=longest.ms,
         longest_step_cpu_ms=longest.cpu_ms,
+        adapters=dict(loaded.adapters),
     )
 
 

@@ -34,6 +34,7 @@ class Company(TypedDict, total=False):
     priority: str | None
     tenant: str | None
     cache_salt: str | None
+    adapter: str | None
     timeout_s: float | None
 
 

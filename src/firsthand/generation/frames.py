@@ -20,7 +20,7 @@ from firsthand import errors
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import CapacityExceeded, CheckpointError, EngineError, InvalidRequest
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.report import LoadTimes, Memory
+from firsthand.generation.report import AdapterFacts, LoadTimes, Memory
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.admission import Limits
 
@@ -73,6 +73,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     memory: Memory
     longest_step_ms: float
     longest_step_cpu_ms: float
+    adapters: dict[str, AdapterFacts] = {}
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):

@@ -336,17 +336,17 @@ class LLM:
             grammar=checked.grammar,
             prompt_logprobs=checked.prompt_logprobs,
             pooling=checked.pooling,
+            adapter=checked.adapter,
         )
         return Job(request, checked.stop_strings, continues, called_s, self._clock())
 
     def _submit(self, job: Job) -> TextStream:
-        request_id = job.request.request_id
         try:
             events = self._worker.submit(job.request)
             tokens = self._loaded.tokenizer
             return TextStream(events, job, tokens, self._clock, self._ledger, self._report)
         except BaseException:  # also an interrupt, which may come after it was submitted
-            self._worker.abort(request_id)
+            self._worker.abort(job.request.request_id)
             raise
 
     def _run_all(self, jobs: Sequence[Job]) -> Iterator[list[Completion]]:

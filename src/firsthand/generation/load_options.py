@@ -7,7 +7,7 @@ Read next: `loading.py`, which carries them out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
@@ -26,6 +26,8 @@ ExecutorName = Literal["native", "torch"]
 KVStoreName = Literal["paged", "contiguous"]
 SchedulerName = Literal["fair", "static"]
 MAX_BLOCK_SIZE = 1024
+MAX_ADAPTERS = 64
+MAX_ADAPTER_NAME = 256
 Attention = Literal["formula", "tiled", "fast"]
 
 
@@ -56,6 +58,7 @@ class LoadKeywords(TypedDict, total=False):
     compile: bool
     compile_buckets: Sequence[int] | None
     deterministic: bool
+    lora: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,8 @@ class LoadOptions:
     on disk; write it if it is not there. `compile` (torch): steps that fit one of the
     `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run compiled.
     `deterministic` (torch): only algorithms that give the same bits in every run; one that has none
-    ends the request.
+    ends the request. `lora`: adapters to load with the model, names and their folders; a request
+    names the one that it wants.
     """
 
     executor: ExecutorName = "native"
@@ -106,6 +110,7 @@ class LoadOptions:
     compile: bool = False
     compile_buckets: Sequence[int] | None = None
     deterministic: bool = False
+    lora: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, get_args(ExecutorName))
@@ -143,6 +148,7 @@ class LoadOptions:
             _refuse("disabled_rules", bool(self.disabled_rules), "native")
             _refuse("pack_cache", not self.pack_cache, "native")
             check_buckets(self.compile_buckets)
+        _check_adapters(self.lora)
         if self.compile_buckets is not None and not self.compile:
             raise InvalidRequest("compile_buckets", "is a part of compile, which is off")
 
@@ -150,6 +156,20 @@ class LoadOptions:
 def window_of(options: LoadOptions) -> Window:
     """Raises InvalidRequest."""
     return Window(options.max_batch_size, options.max_batch_wait_s, options.min_batch_size)
+
+
+def _check_adapters(lora: object) -> None:
+    if lora is None:
+        return
+    if not isinstance(lora, Mapping) or len(lora) > MAX_ADAPTERS:
+        raise InvalidRequest("lora", f"must be at most {MAX_ADAPTERS} names with their folders")
+    for name, folder in lora.items():
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_ADAPTER_NAME:
+            raise InvalidRequest(
+                "lora", f"a name has 1 to {MAX_ADAPTER_NAME} characters, not {shown(name)}"
+            )
+        if not isinstance(folder, str):
+            raise InvalidRequest("lora", f"the folder of {name!r} is a path, not {shown(folder)}")
 
 
 def _refuse(field: str, given: bool, executor: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.generation import planning
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.packing import KeepsPacked, Packing
-from firsthand.generation.report import LoadTimes
+from firsthand.generation.report import AdapterFacts, LoadTimes
 from firsthand.kvcache.contiguous import SPARE, ContiguousStore
 from firsthand.kvcache.paged import PagedStore
 from firsthand.kvcache.store import KVStore
@@ -37,8 +37,9 @@ from firsthand.models.scaling import ROPE_TENSORS
 from firsthand.models.spec import ModelSpec
 from firsthand.scheduling.admission import Limits
 from firsthand.text.tokenizer import Tokenizer
+from firsthand.weights.adapters import open_adapter
 from firsthand.weights.catalogue import resolve
-from firsthand.weights.checkpoint import Checkpoint
+from firsthand.weights.checkpoint import Checkpoint, Slot
 from firsthand.weights.loading import LoadReport, load
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.packed_file import PackedFile
@@ -104,6 +105,7 @@ class LoadedModel:
     options: LoadOptions
     max_logit_rows: int
     weights: LoadReport
+    adapters: Mapping[str, AdapterFacts]
     times: LoadTimes
     pack_writer: threading.Thread | None = None  # writes the packed form, if it was not there
     _in_use: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -178,12 +180,14 @@ def load_model(
         loaded_s = clock()
     max_logit_rows = options.max_logit_rows or expected.max_sequences
     executor.prepare(families.program(spec), options.max_step_tokens, max_logit_rows)
+    adapters = _add_adapters(executor, family.slots(spec), options)
     budget = planning.settle(expected, executor.memory(), spec, options)
     limits = Limits(
         vocab_size=spec.vocab_size,
         context_length=budget.context_length,
         max_sequences=budget.max_sequences,
         max_step_tokens=options.max_step_tokens,
+        adapters=tuple(adapters),
     )
     store = _store(spec, limits, budget, options)
     ready_s = clock()
@@ -198,6 +202,7 @@ def load_model(
         options=options,
         max_logit_rows=max_logit_rows,
         weights=weights,
+        adapters=adapters,
         pack_writer=writer,
         times=_times(began_s, opened_s, started_s, tokenized_s, loaded_s, ready_s),
     )
@@ -313,6 +318,18 @@ def _executor(options: LoadOptions, environment: Environment) -> Executor:
         buckets=check_buckets(options.compile_buckets) if options.compile else (),
         deterministic=options.deterministic,
     )
+
+
+def _add_adapters(
+    executor: Executor, slots: Sequence[Slot], options: LoadOptions
+) -> dict[str, AdapterFacts]:
+    """Their matrices are counted with the weights, what their rows need with the scratch."""
+    found: dict[str, AdapterFacts] = {}
+    for name, folder in (options.lora or {}).items():
+        adapter = open_adapter(Path(folder), slots)
+        executor.add_adapter(name, adapter.factors)
+        found[name] = AdapterFacts(adapter.sha256, adapter.rank, adapter.num_bytes)
+    return found
 
 
 def _packing(

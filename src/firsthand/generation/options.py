@@ -64,6 +64,7 @@ class Options(TypedDict, total=False):
     priority: str | None  # "normal"; or "urgent", "background"
     tenant: str | None  # ""; whose request it is, for fairness between tenants
     cache_salt: str | None  # ""; blocks of the cache are shared within one salt only
+    adapter: str | None  # ""; of those that the model was loaded with, the one that answers
     timeout_s: float | None  # none; seconds from the call, after which it ends with "deadline"
     response_format: Mapping[str, Any] | None  # text; or {"type": "json_object"}, "json_schema"
     grammar: Grammar | Mapping[str, Any] | None  # none; {"json" | "regex" | "choice" | "grammar"}
@@ -101,6 +102,7 @@ class Checked:
     grammar: Grammar | None = None
     prompt_logprobs: int | None = None
     pooling: Pooling | None = None
+    adapter: str = ""
 
 
 def read_pooling(pooling: str, options: Mapping[str, Any]) -> Checked:
@@ -145,6 +147,7 @@ def read_options(options: Mapping[str, Any], end_token_ids: frozenset[int]) -> C
         timeout_s=timeout_s,
         grammar=_grammar(given),
         prompt_logprobs=given.get("prompt_logprobs"),
+        adapter=_name("adapter", given.get("adapter", "")),
     )
 
 

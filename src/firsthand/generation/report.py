@@ -23,6 +23,15 @@ from firsthand.engine.facts import StepFacts
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterFacts:
+    """What is known of an adapter; `sha256` is of what it adds, whatever it is called."""
+
+    sha256: str
+    rank: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadTimes:
     """How the time from a name to a ready model was spent, in milliseconds."""
 

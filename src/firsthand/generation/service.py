@@ -184,6 +184,7 @@ class Service:
             block_size=engine.block_size if engine else 0,
             manifest_sha256=source.sha256,
             width=source.width,
+            adapters=engine.adapters if engine else {},
         )
 
     @property
@@ -360,6 +361,7 @@ class Service:
             grammar=checked.grammar,
             prompt_logprobs=checked.prompt_logprobs,
             pooling=checked.pooling,
+            adapter=checked.adapter,
         )
 
     def _report(self, request: Request, timeline: Timeline, steps: StepTimes) -> Report:

@@ -7,11 +7,13 @@ Read next: `service.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.report import AdapterFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class ModelFacts:
     block_size: int
     manifest_sha256: str | None = None  # None: not known without reading the whole file
     width: int = 0  # of its hidden states
+    adapters: Mapping[str, AdapterFacts] = field(default_factory=dict)  # of the engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Limits:
     context_length: int
     max_sequences: int
     max_step_tokens: int
+    adapters: tuple[str, ...] = ()  # names
 
     def __post_init__(self) -> None:
         check_integer("vocab_size", self.vocab_size, 1)
@@ -82,6 +83,9 @@ def check_request(request: Request, limits: Limits) -> None:
         raise ContextLengthExceeded(
             "prompt", f"{num_prompt_tokens} tokens {room} in a context of {limits.context_length}"
         )
+    if request.adapter and request.adapter not in limits.adapters:
+        known = ", ".join(limits.adapters) or "none"
+        raise InvalidRequest("adapter", f"{shown(request.adapter)} is not here; there are: {known}")
     _check_ids("prompt", request.prompt_token_ids, limits.vocab_size)
     _check_ids("stop_token_ids", request.stop.stop_token_ids, limits.vocab_size)
     biased = [token_id for token_id, _ in request.sampling.logit_bias]

@@ -57,7 +57,7 @@ class SequenceSlice(NamedTuple):
 
     `block_ids` hold positions 0 … start + len(token_ids) − 1. `draw` is set when the slice ends
     at the last known token, so that its last row's logits give the next one. `read` is what else
-    is wanted of its rows.
+    is wanted of its rows, `adapter` what is added to the model's weights for them.
     """
 
     sequence_id: int
@@ -66,6 +66,7 @@ class SequenceSlice(NamedTuple):
     block_ids: tuple[int, ...]
     draw: Draw | None
     read: Score | Pool | None = None
+    adapter: str = ""
 
 
 class BlockCopy(NamedTuple):

@@ -58,6 +58,7 @@ class Sequence:
     ending_ids: frozenset[int] = field(init=False)
     asks_each_token: bool = field(init=False)
     generates: bool = field(init=False)
+    adapter: str = field(init=False)
     reading: Reading | None = field(init=False)
     num_computed: int = 0
     block_ids: tuple[int, ...] = ()
@@ -83,6 +84,7 @@ class Sequence:
         self.ending_ids = request.stop.end_token_ids | request.stop.stop_token_ids
         self.asks_each_token = request.stop.repetition is not None
         self.generates = request.generates
+        self.adapter = request.adapter
         self.reading = reading_of(request, self.index)
 
     @property
@@ -122,4 +124,6 @@ class Sequence:
             draw = Draw(self.sampling, self.seed, stop, history, num_prompt, grammar)
         token_ids = (known[start],) if num_tokens == 1 else tuple(known[start:stop])
         read = None if self.reading is None else self.reading.ask(start, stop)
-        return SequenceSlice(self.sequence_id, token_ids, start, self.block_ids, draw, read)
+        return SequenceSlice(
+            self.sequence_id, token_ids, start, self.block_ids, draw, read, self.adapter
+        )

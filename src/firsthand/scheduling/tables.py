@@ -171,6 +171,8 @@ class Tables:
 
 
 def _scope(request: Request) -> str:
-    """Whose prefixes a request may find: those of its own tenant and salt. How long another's first
-    token took would tell what was asked before."""
-    return f"{len(request.tenant)}:{request.tenant}{request.cache_salt}"
+    """Whose prefixes a request may find: those of its own tenant and salt, for how long another's
+    first token took would tell what was asked before; and of its adapter, whose keys and values are
+    others."""
+    tenant, adapter = request.tenant, request.adapter
+    return f"{len(tenant)}:{tenant}{len(adapter)}:{adapter}{request.cache_salt}"

@@ -31,7 +31,9 @@ class House:
     """`services` by the names that callers use, at least one; the first is the default. Two names
     may stand for one service. `tool_format` is how models call tools where their template does not
     tell; `reasoning_fields` are the names under which reasoning is given out; `pooling` is how a
-    text becomes a vector. `entrance` None: the engines are there, and stay."""
+    text becomes a vector. `entrance` None: the engines are there, and stay. `adapters` are
+    those of the names that call for an adapter of their service, with the model that it belongs
+    to."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -44,6 +46,7 @@ class House:
     reasoning_fields: tuple[str, ...] = REASONING_FIELDS
     entrance: Entrance | None = None
     pooling: str = "last"
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def models(self) -> list[Service]:

@@ -116,4 +116,5 @@ def load_options(settings: Settings) -> LoadOptions:
         max_batch_wait_s=settings.max_batch_wait,
         min_batch_size=settings.min_batch_size,
         memory_limit=settings.memory_limit,
+        lora=settings.adapters,
     )

@@ -218,6 +218,10 @@ def assemble(
     gate.listen = _tell_level
     services = {member.name: member.service for member in members}
     services |= dict.fromkeys(settings.served_model_name, members[0].service)
+    adapters = {
+        name: member.name for member in members for name in member.entry.service.load.lora or ()
+    }
+    services |= {name: registry.member(model).service for name, model in adapters.items()}
     metrics = Metrics()
     house = House(
         services,
@@ -232,6 +236,7 @@ def assemble(
         if settings.reasoning_field == "both"
         else (settings.reasoning_field,),
         entrance=Entrance(registry, selfchecks, gate),
+        adapters=adapters,
     )
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))

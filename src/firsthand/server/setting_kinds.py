@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,6 +77,22 @@ class Words:
 
     def show(self, value: Any) -> str:
         return ",".join(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Names with a value each: in a text NAME=VALUE by commas, in a file also a table."""
+
+    def read(self, where: str, given: Any) -> tuple[tuple[str, str], ...]:
+        if isinstance(given, Mapping):
+            given = [f"{name}={value}" for name, value in given.items()]
+        pairs = [word.partition("=")[::2] for word in Words().read(where, given)]
+        if not all(name and value for name, value in pairs):
+            raise InvalidRequest(where, f"must be NAME=VALUE, by commas, not {shown(given)}")
+        return tuple(pairs)
+
+    def show(self, value: Any) -> str:
+        return ",".join(f"{name}={given}" for name, given in value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from firsthand.server.setting_kinds import (
     Count,
     File,
     Kind,
+    Named,
     Seconds,
     Switch,
     Text,
@@ -42,6 +43,7 @@ MAX_BODY_BYTES = 1 << 30
 OF_A_MODEL = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_dtype"),
     *("quantization", "executor", "device", "threads", "memory_limit", "chat_template"),
+    "lora_modules",
 )
 
 
@@ -142,6 +144,13 @@ class Settings:
     chat_template: Annotated[
         Path | None, About(File(), "A file with a chat template, in place of the model's own.")
     ] = None
+    lora_modules: Annotated[
+        tuple[tuple[str, str], ...],
+        About(Named(), "Adapters and their folders: requests call for one as for a model."),
+    ] = ()
+    enable_lora: Annotated[
+        bool, About(Switch(), "Load the adapters; without it none of them is here.")
+    ] = True
     tool_call_parser: Annotated[
         str,
         About(Choice("auto", *FORMAT_NAMES), "How the model calls tools; auto: as its template."),
@@ -288,14 +297,16 @@ class Settings:
 
     def _check_models(self) -> None:
         names = [entry.called for entry in self.model]
+        adapters = [name for entry in self.model for name in self.of_model(entry).adapters]
         for name in names:
             if names.count(name) > 1:
                 raise InvalidRequest("model", f"two are called {name!r}; give one another name")
+        for name in adapters:
+            if [*names, *self.served_model_name, *adapters].count(name) > 1:
+                raise InvalidRequest("lora_modules", f"more than one thing is called {name!r}")
         if len(names) > 1 and self.served_model_name:
             message = "is for one model; give each [[model]] table a name"
             raise InvalidRequest("served_model_name", message)
-        for entry in self.model:
-            self.of_model(entry)
 
     def of_model(self, entry: ModelEntry) -> Settings:
         """These settings, with the model's own in their place. Raises InvalidRequest."""
@@ -305,6 +316,11 @@ class Settings:
             for name, given in entry.options
         }
         return replace(self, model=(), served_model_name=(), **own)
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Of one model: names and folders."""
+        return dict(self.lora_modules) if self.enable_lora else {}
 
     @property
     def drain_limit_s(self) -> float:

@@ -21,12 +21,19 @@ from firsthand.compute.executor import Held, ModelProgram, OpTime
 from firsthand.compute.fusion import RULES, check_rules, fuse
 from firsthand.compute.native import _native
 from firsthand.compute.native.cores import available_threads
-from firsthand.compute.native.packing import Stored, fill_rows, new_packed, packing_fingerprint
+from firsthand.compute.native.packing import (
+    Stored,
+    fill_rows,
+    new_packed,
+    pack_floats,
+    packing_fingerprint,
+)
 from firsthand.compute.plan import Op, Value, lay_out, record
 from firsthand.config import MAX_THREADS
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.store import KVStore
 from firsthand.quant.formats import Format, WeightSource, row_blocks
+from firsthand.quant.low_rank import LowRank
 
 MAX_HEAD_SIZE = 512
 
@@ -54,6 +61,8 @@ class NativeExecutor:
         self._vectors: dict[str, NDArray[np.float32]] = {}
         self._plan: _native.Plan | None = None
         self._bound: KVStore | None = None
+        self._adapters: dict[str, int] = {}
+        self._factors: list[_native.PackedWeight] = []
         self._running = threading.Lock()
         self.recorded: list[Op] = []
         self.ops: list[Op] = []
@@ -139,6 +148,24 @@ class NativeExecutor:
         plan.finish()
         self._plan = plan
         self._bound = None
+        self._adapters, self._factors = {}, []
+
+    def add_adapter(self, name: str, factors: Sequence[LowRank]) -> None:
+        places = {
+            weight: (at, which)
+            for at, op in enumerate(self.ops)
+            if op.name in ("linear", "head")
+            for which, weight in enumerate(op.weights)
+        }
+        for one in factors:
+            if one.weight not in places:
+                raise UnsupportedModel(f"{one.weight} takes no adapter: it is no linear layer")
+        # Parts of one module share their first factor.
+        packed = {id(one.a): pack_floats(one.a) for one in factors}
+        parts = [(*places[one.weight], packed[id(one.a)], pack_floats(one.b)) for one in factors]
+        with self._alone() as plan:
+            self._adapters[name] = plan.add_adapter(parts)
+        self._factors += [matrix for part in parts for matrix in part[2:]]
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         return self._replay(batch, store, trace=False)[0]
@@ -169,7 +196,8 @@ class NativeExecutor:
         return logits, entries
 
     def memory(self) -> Held:
-        packed = {id(weight): weight.num_bytes for weight in self._weights.values()}
+        held = [*self._weights.values(), *self._factors]
+        packed = {id(weight): weight.num_bytes for weight in held}
         vectors = {id(vector): vector.nbytes for vector in self._vectors.values()}
         return Held(
             weights_bytes=sum(packed.values()) + sum(vectors.values()),
@@ -189,7 +217,14 @@ class NativeExecutor:
                 batch.block_size,
                 batch.logit_rows,
                 trace,
+                self._adapters_of(batch),
             )
+
+    def _adapters_of(self, batch: FlatBatch) -> NDArray[np.int32] | None:
+        if not batch.adapters:
+            return None
+        numbers = [self._adapters.get(name, -1 if name == "" else -2) for name in batch.adapters]
+        return np.array(numbers, dtype=np.int32)  # −2 is none that C++ lets through
 
     @contextmanager
     def _alone(self) -> Iterator[_native.Plan]:

@@ -97,6 +97,13 @@ def new_packed(
             )
 
 
+def pack_floats(values: NDArray[np.float32]) -> _native.PackedWeight:
+    """A whole matrix, as it is."""
+    packed = _native.PackedWeight("float32", *values.shape)
+    packed.fill_float(0, np.ascontiguousarray(values))
+    return packed
+
+
 def fill_rows(packed: _native.PackedWeight, row0: int, block: Weight) -> None:
     match block:
         case FloatWeight(_, values):

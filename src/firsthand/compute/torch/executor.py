@@ -30,9 +30,10 @@ from firsthand.compute.torch.ops import Rotation, TorchOps, rotation
 from firsthand.compute.torch.profiling import profile_step, start_profiler_here
 from firsthand.compute.torch.ranges import RangedOps
 from firsthand.compute.torch.trace import TracedOps
-from firsthand.errors import EngineError, InvalidRequest
+from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.store import KVStore
 from firsthand.quant.formats import WeightSource, decode, row_blocks
+from firsthand.quant.low_rank import LowRank
 
 DTypeName = Literal["float32", "float64"]
 
@@ -64,6 +65,7 @@ class TorchExecutor:
         # On CUDA alone: elsewhere nobody could see them.
         self._range_of = torch.cuda.nvtx.range if self._device.type == "cuda" else None
         self._weights: dict[str, torch.Tensor] = {}
+        self._adapters: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
         self._program: ModelProgram | None = None
         self._compiled: CompiledSteps | None = None
         self._last: TorchOps | None = None  # of the last run, which `logits` and `hidden` look into
@@ -94,17 +96,32 @@ class TorchExecutor:
 
     def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None:
         self._program = program
+        self._adapters = {}
         self._max_tokens = max_tokens
         self._max_logit_rows = max_logit_rows
         if self._sizes:
             plan = record(program.forward, self._shape_of)
             self._compiled = CompiledSteps(plan, self._weights, self._sizes)
 
+    def add_adapter(self, name: str, factors: Sequence[LowRank]) -> None:
+        if self._program is None:
+            raise EngineError("prepare() comes before an adapter")
+        ops = record(self._program.forward, self._shape_of)
+        layers = {op.weights[0] for op in ops if op.name in ("linear", "head")}
+        for one in factors:
+            if one.weight not in layers:
+                raise UnsupportedModel(f"{one.weight} takes no adapter: it is no linear layer")
+
+        def held(values: NDArray[np.float32]) -> torch.Tensor:
+            return torch.tensor(values, dtype=self._dtype, device=self._device)
+
+        self._adapters[name] = {one.weight: (held(one.a), held(one.b)) for one in factors}
+
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         with torch.inference_mode(), self._scope():
             program = self._checked_program(batch)
             turns = self._turns(program, batch)
-            ops = self._last = TorchOps(batch, store, self._weights, turns, self._attention)
+            ops = self._last = self._ops(batch, store, turns)
             if self._compiled is not None:
                 self._compiled.count(batch.num_tokens)
             if self._range_of is None:
@@ -127,7 +144,7 @@ class TorchExecutor:
         with torch.inference_mode(), self._scope():
             program = self._checked_program(batch)
             turns = self._turns(program, batch)
-            ops: Ops[torch.Tensor] = TorchOps(batch, store, self._weights, turns, self._attention)
+            ops: Ops[torch.Tensor] = self._ops(batch, store, turns)
             if self._profiled is not None:
                 ranged = RangedOps(ops, torch.profiler.record_function)
                 step = profile_step(
@@ -151,7 +168,9 @@ class TorchExecutor:
         return None if self._compiled is None else self._compiled.facts()
 
     def memory(self) -> Held:
-        held = {id(tensor): tensor.nbytes for tensor in self._weights.values()}
+        tensors = [*self._weights.values()]
+        tensors += [one for by in self._adapters.values() for pair in by.values() for one in pair]
+        held = {id(tensor): tensor.nbytes for tensor in tensors}
         return Held(weights_bytes=sum(held.values()), scratch_bytes=0)
 
     def _forward(
@@ -162,12 +181,18 @@ class TorchExecutor:
         turns: Sequence[Rotation],
         around: Around | None = None,
     ) -> NDArray[np.float32]:
-        """The logits: in a bucket if there is one for the step, else operator by operator."""
+        """The logits: in a bucket if there is one for the step, else operator by operator. So is a
+        step with an adapter: a graph knows none."""
         num_tokens = batch.num_tokens
-        bucket = None if self._compiled is None else self._compiled.bucket(num_tokens)
+        bucket = None
+        if self._compiled is not None and not batch.adapters:
+            bucket = self._compiled.bucket(num_tokens)
         if self._compiled is None or bucket is None:
             return _to_numpy(program.forward(ops))
         return _to_numpy(self._compiled.run(bucket, ops, turns, num_tokens, around))
+
+    def _ops(self, batch: FlatBatch, store: KVStore, turns: Sequence[Rotation]) -> TorchOps:
+        return TorchOps(batch, store, self._weights, turns, self._attention, self._adapters)
 
     def _turns(self, program: ModelProgram, batch: FlatBatch) -> list[Rotation]:
         return [
@@ -197,6 +222,9 @@ class TorchExecutor:
             raise EngineError(f"{len(batch.logit_rows)} rows; at most {self._max_logit_rows}")
         _check_range("token id", batch.token_ids, program.vocab_size)
         _check_range("position", batch.positions, program.context_length)
+        unknown = {*batch.adapters} - {"", *self._adapters}
+        if unknown:
+            raise EngineError(f"no adapter {min(unknown)!r} in a step")
         return program
 
 

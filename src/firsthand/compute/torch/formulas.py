@@ -27,6 +27,20 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     return y if bias is None else y + bias
 
 
+def with_low_rank(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    factors: Sequence[tuple[slice | torch.Tensor, torch.Tensor, torch.Tensor]],
+) -> torch.Tensor:
+    """y + x · aᵀ · bᵀ over the rows that each pair of factors is for; others stay as they are."""
+    if not factors:
+        return y
+    y = y.clone()
+    for rows, a, b in factors:
+        y[rows] += (x[rows] @ a.T) @ b.T
+    return y
+
+
 def rope(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """(T, heads · D) of (T, heads, D); cos and sin are (T, 1, D/2)."""
     first, second = heads.chunk(2, dim=-1)  # pairs are (i, i + D/2)

@@ -8,6 +8,7 @@ Read next: `formulas.py`, `attention.py`; `executor.py` makes one `TorchOps` for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from firsthand.kvcache.store import KVStore
 from firsthand.models.rope import RopeSpec
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cos, sin
+# By name; of each weight, its factors a and b.
+Adapters = Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]
+NO_ADAPTERS: Adapters = MappingProxyType({})
 
 
 class TorchOps:
@@ -33,12 +37,14 @@ class TorchOps:
         weights: Mapping[str, torch.Tensor],
         rotations: Sequence[Rotation],
         attention: Attention,
+        adapters: Adapters = NO_ADAPTERS,
     ) -> None:
         self._batch = batch
         self._store = store
         self._weights = weights
         self._rotations = rotations
         self._attention = attention
+        self._adapters = adapters
         cos = rotations[0][0]
         self._head_size = 2 * cos.shape[-1]
         self._device = cos.device
@@ -56,9 +62,8 @@ class TorchOps:
         return formulas.norm(x, self._weights[gain], eps, num_heads)
 
     def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
-        return formulas.linear(
-            x, self._weights[weight], None if bias is None else self._weights[bias]
-        )
+        y = formulas.linear(x, self._weights[weight], None if bias is None else self._weights[bias])
+        return formulas.with_low_rank(y, x, self._factors(weight))
 
     def rope(self, x: torch.Tensor, num_heads: int, table: int = 0) -> torch.Tensor:
         return formulas.rope(self._split_heads(x, num_heads), *self._rotations[table])
@@ -119,11 +124,24 @@ class TorchOps:
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """(R, V) of rows of this batch, once its head has been reached."""
         x, weight, cap = self._at_head
-        return capped(x[rows] @ self._weights[weight].T, cap)
+        y = x[rows] @ self._weights[weight].T
+        factors = [
+            ((rows >= of.start) & (rows < of.stop), a, b) for of, a, b in self._factors(weight)
+        ]
+        return capped(formulas.with_low_rank(y, x[rows], factors), cap)
 
     def hidden(self, rows: torch.Tensor) -> torch.Tensor:
         """(R, M) what the head reads of them."""
         return self._at_head[0][rows]
+
+    def _factors(self, weight: str) -> list[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """What adapters add to this weight's product: for whose rows, and a and b."""
+        starts = self._batch.row_starts
+        return [
+            (slice(int(starts[s]), int(starts[s + 1])), *self._adapters[name][weight])
+            for s, name in enumerate(self._batch.adapters)
+            if name and weight in self._adapters[name]
+        ]
 
     def _split_heads(self, x: torch.Tensor, num_heads: int) -> torch.Tensor:
         """(T, heads, D) of (T, heads · D)."""

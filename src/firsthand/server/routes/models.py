@@ -42,13 +42,17 @@ def _card(house: House, name: str, service: Service) -> dict[str, Any]:
     facts, more = service.model, {}
     if house.entrance is not None:
         more = house.entrance.card(service)
+    parent = house.adapters.get(name)
+    if parent is not None:
+        adapter = facts.adapters.get(name)  # known once an engine has loaded it
+        more["firsthand_adapter_sha256"] = None if adapter is None else adapter.sha256
     return {
         "id": name,
         "object": "model",
         "created": facts.created_s,
         "owned_by": "firsthand",
         "root": facts.name,
-        "parent": None,
+        "parent": parent,
         "max_model_len": facts.context_length,
         "firsthand_manifest_sha256": facts.manifest_sha256,
         **more,

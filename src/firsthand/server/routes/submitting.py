@@ -63,6 +63,8 @@ def submit(
         raise InvalidRequest(
             "n", f"{len(prompts)} prompts, {n} times, are over {MAX_CHOICES_PER_BODY} answers"
         )
+    if asked.model in house.adapters:
+        options = {**options, "adapter": asked.model}
     asks = [
         Ask(
             request.scope,

@@ -60,6 +60,13 @@ struct PrepareCall {
 
 enum class Activation : int32_t { none, silu, gelu_tanh };
 
+// What adapters add to an output, before the activation and the residual.
+struct Delta {
+  const float* values = nullptr;  // (count, n); null: nothing
+  const int32_t* row_of =
+      nullptr;  // which row of `values` is row r's; −1: none, and nothing is added
+};
+
 struct LinearCall {
   const PackedWeight* weight;
   const PackedWeight* up;  // gated: out = act(x·weightᵀ) · (x·upᵀ)
@@ -70,6 +77,7 @@ struct LinearCall {
   Activation activation;
   Prepared x;
   int64_t rows;
+  Delta delta = {}, up_delta = {};
 };
 
 // cos and sin of each row's angles, attention factor included.

@@ -223,6 +223,13 @@ inline void tile(const PackedWeight& w, const Prepared& x, int64_t row, int64_t 
                        : grouped_tile<R, P, Code::nibble, false>(w, x, row, p, out);
 }
 
+// A row without an adapter skips the addition, so it has the bits that it has alone.
+inline F32 with_delta(F32 one, const Delta& delta, int64_t row, int64_t n, int64_t first,
+                      int count) {
+  const int32_t at = delta.row_of[row];
+  return at < 0 ? one : add(one, load_n(delta.values + at * n + first, count));
+}
+
 template <int R, int P>
 inline void output_tile(const LinearCall& c, int64_t row, int64_t p) {
   const int64_t n = c.weight->n;
@@ -242,9 +249,11 @@ inline void output_tile(const LinearCall& c, int64_t row, int64_t p) {
     for (int r = 0; r < R; ++r) {
       F32 one = out[r][i];
       if (c.bias) one = add(one, load_n(c.bias + first, count));
+      if (c.delta.values) one = with_delta(one, c.delta, row + r, n, first, count);
       if (c.up) {
         F32 gated = up[r][i];
         if (c.up_bias) gated = add(gated, load_n(c.up_bias + first, count));
+        if (c.up_delta.values) gated = with_delta(gated, c.up_delta, row + r, n, first, count);
         one = mul(activate(one, c.activation), gated);
       }
       const int64_t at = (row + r) * n + first;

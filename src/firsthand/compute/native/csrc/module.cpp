@@ -201,16 +201,20 @@ std::pair<Logits, std::vector<double>> run(nb::handle_t<Plan> self, const In<int
                                            const In<int32_t, 1>& positions,
                                            const In<int32_t, 1>& row_starts,
                                            const In<int64_t, 2>& block_starts, int64_t block_size,
-                                           const In<int32_t, 1>& logit_rows, bool trace) {
+                                           const In<int32_t, 1>& logit_rows, bool trace,
+                                           const std::optional<In<int32_t, 1>>& adapters) {
   Plan& plan = nb::cast<Plan&>(self);
   require(row_starts.shape(0) >= 2 && positions.shape(0) == token_ids.shape(0) &&
               block_starts.shape(0) + 1 == row_starts.shape(0),
           "batch: arrays differ in length");
+  require(!adapters || adapters->shape(0) + 1 == row_starts.shape(0),
+          "batch: one adapter per sequence");
   const Batch batch{token_ids.data(),
                     positions.data(),
                     row_starts.data(),
                     block_starts.data(),
                     logit_rows.data(),
+                    adapters ? adapters->data() : nullptr,
                     static_cast<int64_t>(token_ids.shape(0)),
                     static_cast<int64_t>(row_starts.shape(0)) - 1,
                     static_cast<int64_t>(block_starts.shape(1)),
@@ -381,7 +385,8 @@ NB_MODULE(_native, m) {
       .def("finish", &Plan::finish)
       .def("bind_store", &bind_store, "layers"_a, "tiles"_a)
       .def("run", &run, "token_ids"_a, "positions"_a, "row_starts"_a, "block_starts"_a,
-           "block_size"_a, "logit_rows"_a, "trace"_a = false)
+           "block_size"_a, "logit_rows"_a, "trace"_a = false, "adapters"_a.none() = nb::none())
+      .def("add_adapter", &Plan::add_adapter, "parts"_a)
       .def_prop_ro("hidden_width", &Plan::hidden_width)
       .def("logits", &logits, "rows"_a)
       .def("hidden", &hidden, "rows"_a, "out"_a);

@@ -224,7 +224,8 @@ int64_t Plan::scratch_bytes() const {
   const size_t floats = scratch_.size() + logits_.size() + prepared_f_.size() +
                         attend_scratch_.size() + attend_parts_.size() + cosine_.size() +
                         sine_.size() + expert_rows_.size() + expert_hidden_.size() +
-                        expert_out_.size();
+                        expert_out_.size() + low_rank_.size() + deltas_.size() +
+                        adapter_of_.size() + adapter_rows_.size() + delta_rows_.size();
   return static_cast<int64_t>(4 * floats + words_.bytes() + digits_.bytes() + wide_.size() +
                               8 * slots_.size() + sizeof(AttendTile) * tiles_.size());
 }
@@ -259,6 +260,8 @@ void Plan::check(const Batch& b) const {
       require(start >= 0 && start <= num_slots_ - used, "batch: a block lies outside the store");
       require(start % kTile == 0, "batch: a block must begin at a multiple of 16");
     }
+    require(!b.adapters || (b.adapters[s] >= -1 && b.adapters[s] < num_adapters_),
+            "batch: no such adapter");
     for (int64_t r = b.row_starts[s] + 1; r < b.row_starts[s + 1]; ++r)
       require(b.positions[r] == b.positions[r - 1] + 1, "batch: positions must be consecutive");
   }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -37,6 +38,13 @@ struct LineAllocator {
 template <class T>
 using Lines = std::vector<T, LineAllocator<T>>;
 
+// What an adapter adds to a linear operator's result: x · aᵀ · bᵀ, its scale already in b.
+struct LowRank {
+  WeightRef a, b;  // (rank, k) and (n, rank), float32; null: nothing
+};
+// One of them: of which operator, of which of its weights, a and b.
+using AdapterPart = std::tuple<int64_t, int64_t, WeightRef, WeightRef>;
+
 // Buffers are named by their index; −1 is none.
 struct EmbedOp {
   WeightRef table;
@@ -61,6 +69,7 @@ struct LinearOp {
   Activation gated;  // not none: weights are gate and up
   bool logits;       // only the rows whose logits are wanted, into the logits
   float cap;         // of the logits; 0: none
+  std::vector<std::vector<LowRank>> adapters = {};  // of each, one per weight; or none at all
 };
 // `table` is which of the rotary frequencies.
 struct RopeOp {
@@ -132,6 +141,7 @@ struct Batch {
   const int32_t* row_starts;
   const int64_t* block_starts;
   const int32_t* logit_rows;
+  const int32_t* adapters;  // of each sequence, by number; −1: none. Null: none has one
   int64_t num_tokens, num_sequences, max_blocks, block_size, num_logit_rows;
 };
 
@@ -148,6 +158,10 @@ class Plan {
   void add_op(Op op);  // throws std::invalid_argument when sizes do not fit
   void finish();       // allocates the scratch; `run` allocates nothing (but for the times)
   void bind_store(std::vector<Cache> layers, int64_t slots);
+
+  // After `finish`, between two runs: one adapter more, whose number is returned. Allocates what its
+  // rows need; throws std::invalid_argument, and changes nothing, when a shape does not fit.
+  int add_adapter(const std::vector<AdapterPart>& parts);
 
   // Returns the logits (num_logit_rows, vocab), valid until the next run. `times` gets one entry
   // of milliseconds per operator when it is not null. Throws std::invalid_argument before anything
@@ -180,6 +194,7 @@ class Plan {
   const LinearOp& head() const;
   int64_t parts_at_once(const AttendOp&, const Batch&, int64_t chunks) const;
   void check(const LinearOp&) const;
+  LinearOp& adapted(const AdapterPart&);
   void reserve(const std::vector<WeightRef>& weights, int64_t rows, bool as_floats);
   void check(const StoreOp&) const;
   void check(const AttendOp&) const;
@@ -193,6 +208,9 @@ class Plan {
   PrepareCall reading(const float* x, int64_t k, const std::vector<WeightRef>& weights);
   PrepareCall reading(const LinearOp& op, const int32_t* row_of);
   Prepared prepare(const PrepareCall& call, int64_t rows);
+  void multiply(const LinearCall& call);
+  void adapt(const LinearOp& op, const int32_t* row_of, int64_t rows);
+  Delta delta(const LinearOp& op, size_t weight, int64_t rows) const;
   void tile(const Batch& batch, int64_t heads);
 
   void run_op(const EmbedOp&, const Batch&);
@@ -245,6 +263,14 @@ class Plan {
   std::vector<int32_t> expert_rows_;
   std::vector<float> expert_hidden_, expert_out_;
   int64_t expert_hidden_width_ = 0, expert_width_ = 0;
+
+  // Adapters: of each row of the last run, its own (−1: none); and for the operator that is being
+  // computed: the rows of one of them, where each row's values are, for each weight, the hidden
+  // values, and what is added.
+  int num_adapters_ = 0;
+  bool adapted_ = false;  // whether any row has one
+  std::vector<int32_t> adapter_of_, adapter_rows_, delta_rows_;
+  Lines<float> low_rank_, deltas_;
 
   std::vector<Cache> layers_;
   int64_t num_slots_ = 0;

@@ -18,7 +18,7 @@ int64_t grain_of(int64_t items, int64_t rows, int threads) {
 
 }  // namespace
 
-// The store slot of each row, and the rotation of its position.
+// The store slot and the adapter of each row, and the rotation of its position.
 void Plan::locate(const Batch& b) {
   for (int64_t s = 0; s < b.num_sequences; ++s)
     for (int64_t r = b.row_starts[s]; r < b.row_starts[s + 1]; ++r) {
@@ -26,6 +26,10 @@ void Plan::locate(const Batch& b) {
       slots_[static_cast<size_t>(r)] =
           b.block_starts[s * b.max_blocks + position / b.block_size] + position % b.block_size;
     }
+  adapted_ = b.adapters != nullptr;
+  for (int64_t s = 0; adapted_ && s < b.num_sequences; ++s)
+    std::fill(adapter_of_.begin() + b.row_starts[s], adapter_of_.begin() + b.row_starts[s + 1],
+              b.adapters[s]);
   for (size_t t = 0; t < tables_.size(); ++t) {
     const int64_t at = static_cast<int64_t>(t) * max_tokens_ * (d_ / 2);
     const RotationCall call{b.positions,       tables_[t].frequencies.data(),
@@ -97,10 +101,19 @@ Prepared Plan::prepare(const PrepareCall& call, int64_t rows) {
   return call.out;
 }
 
+// The panels of one weight, shared out.
+void Plan::multiply(const LinearCall& call) {
+  const int64_t panels = call.weight->num_panels();
+  threads_->run(panels, grain_of(panels, call.rows, threads_->count()),
+                [&](int64_t i, int64_t j, int) { kernels_.linear(call, i, j); });
+}
+
 void Plan::run_op(const LinearOp& s, const Batch& b) {
   const int64_t rows = s.logits ? b.num_logit_rows : b.num_tokens;
   if (rows == 0) return;
-  const Prepared prepared = prepare(reading(s, s.logits ? b.logit_rows : nullptr), rows);
+  const int32_t* row_of = s.logits ? b.logit_rows : nullptr;
+  if (adapted_ && !s.adapters.empty()) adapt(s, row_of, rows);
+  const Prepared prepared = prepare(reading(s, row_of), rows);
 
   // The panels of all weights are one row of items, so that q, k and v cost one call of the threads.
   const bool gated = s.gated != Activation::none;
@@ -122,7 +135,9 @@ void Plan::run_op(const LinearOp& s, const Batch& b) {
                                   s.logits ? logits_.data() : at(s.outs[i]),
                                   s.gated,
                                   prepared,
-                                  rows};
+                                  rows,
+                                  delta(s, i, rows),
+                                  gated ? delta(s, 1, rows) : Delta{}};
             kernels_.linear(call, std::max(begin, first) - first, std::min(end, last) - first);
           }
           first = last;
@@ -211,11 +226,6 @@ void Plan::run_op(const ExpertsOp& s, const Batch& b) {
     const Expert& expert = s.experts[static_cast<size_t>(e)];
     const PackedWeight &gate = *expert.gate_up[0], &up = *expert.gate_up[1],
                        &down = *expert.down[0];
-    const auto multiply = [&](const LinearCall& call) {
-      const int64_t panels = call.weight->num_panels();
-      threads_->run(panels, grain_of(panels, rows, threads_->count()),
-                    [&](int64_t i, int64_t j, int) { kernels_.linear(call, i, j); });
-    };
     PrepareCall chosen = reading(at(s.x), m, expert.gate_up);
     chosen.row_of = expert_rows_.data();
     const Prepared x = prepare(chosen, rows);
