@@ -346,16 +346,6 @@ def micro_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_micro_model(tmp_path_factory.mktemp("micro"))
 
 
-@pytest.fixture(scope="session")
-def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a context that takes seconds to fill."""
-    folder = write_micro_model(tmp_path_factory.mktemp("long"))
-    config = json.loads((folder / "config.json").read_text())
-    config["max_position_embeddings"] = 16384
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 @pytest.mark.native
 def test_ops_3_ops_6_live_while_it_loads_and_gone_at_once(
     tmp_path: Path, micro_folder: Path

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import resource
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -25,7 +26,8 @@ class Load:
     """`per_s` requests a second, `num` in all, whether or not any is answered; or, with `workers`,
     each worker asks again when it was answered, for `lasts_s`.
 
-    `vanish`: each client goes at a random moment. `read_per_s`: bytes that a client reads.
+    `vanish`: each client goes at a random moment. `read_per_s`, `send_per_s`: bytes that a client
+    reads, or sends, in a second; 0: as fast as it can.
     """
 
     port: int
@@ -38,6 +40,7 @@ class Load:
     stream: bool = True
     vanish: bool = False
     read_per_s: int = 0
+    send_per_s: float = 0.0
     headers: dict[str, str] = field(default_factory=dict)
     body: dict[str, object] = field(default_factory=dict)
     seed: int = 0
@@ -95,7 +98,11 @@ class Client:
             await asyncio.sleep(self._draw.random() * 0.05)
             outcome.ended = "vanished"
             return
-        writer.write(request)
+        if self._load.send_per_s:
+            sending = asyncio.create_task(self._send_slowly(writer, request))
+            sending.add_done_callback(lambda task: task.cancelled() or task.exception())
+        else:
+            writer.write(request)
         if outcome.state == "asked":
             await asyncio.sleep(self._draw.random() * 0.05)
             outcome.ended = "vanished"
@@ -110,6 +117,14 @@ class Client:
             outcome.ended = "vanished"
             return
         await self._read(reader, outcome)
+
+    async def _send_slowly(self, writer: asyncio.StreamWriter, request: bytes) -> None:
+        """A byte at a time, while the server takes them."""
+        for at in range(len(request)):
+            if writer.transport.is_closing():
+                return
+            writer.write(request[at : at + 1])
+            await asyncio.sleep(1.0 / self._load.send_per_s)
 
     async def _read(self, reader: asyncio.StreamReader, outcome: Outcome) -> None:
         text = bytearray()
@@ -171,6 +186,8 @@ async def play(load: Load) -> list[Outcome]:
 
 def main(arguments: list[str]) -> None:
     load = Load(**json.loads(arguments[0]))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     outcomes = asyncio.run(asyncio.wait_for(play(load), load.limit_s))
     print(json.dumps([asdict(one) for one in outcomes]))
 

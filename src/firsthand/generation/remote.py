@@ -63,6 +63,7 @@ class Watch:
 
     hang_s: float = 5.0
     late_s: float = 2.0
+    stall_s: float = 60.0  # with requests and without a step, though the loop turns
     beat_s: float = 0.5
     retry_s: float = 0.25  # before the third start in a row, doubling from there
     max_retry_s: float = 30.0  # while they end before they are ready
@@ -123,6 +124,7 @@ class Remote:
         self._fault: FirsthandError | None = None  # of the child that loads, or loaded, now
         self._silent_s = 0.0
         self._longest = StepCost(0.0, 0.0)
+        self._busy_since_s = 0.0  # with requests, since there were none
         self._ready_s: float | None = None  # when this child became ready
         self._was_ready = False  # this child, or one before it since `start`
         self.facts: EngineFacts | None = None  # of the last child that was ready
@@ -143,6 +145,13 @@ class Remote:
     def silent_s(self) -> float | None:
         """Since the step loop last answered; None while there is none."""
         return None if self._ready_s is None else self._silent_s
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long there have been requests and no step; one that is being computed counts."""
+        if not self._streams:
+            return 0.0
+        return self._clock() - max(self.last_step_s or 0.0, self._busy_since_s)
 
     @property
     def num_requests(self) -> int:
@@ -189,6 +198,8 @@ class Remote:
             raise CapacityExceeded(f"{self._max_requests} requests are in progress already")
         process.send(Submit(request))
         stream = RemoteStream(request, self._abort)
+        if not self._streams:
+            self._busy_since_s = self._clock()
         self._streams[request.request_id] = stream
         return stream
 
@@ -271,6 +282,10 @@ class Remote:
             if is_hung(self._silent_s, meanwhile_s, self._longest, self._watch.hang_s):
                 process.kill()
                 return f"the engine hung: its step loop was silent for {self._silent_s:.1f} s"
+            # A step that takes long is silent. This one answers, and computes nothing.
+            if self._silent_s <= self._watch.late_s and self.stalled_s > self._watch.stall_s:
+                process.kill()
+                return f"the engine made no step for {self.stalled_s:.0f} s, with requests open"
             if self._silent_s > max(self._watch.late_s, self._longest.ms * 1e-3):
                 self._set(Status.DEGRADED, "the step loop is late")
             number += 1

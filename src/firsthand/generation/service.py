@@ -185,6 +185,7 @@ class Service:
             manifest_sha256=source.sha256,
             width=source.width,
             adapters=engine.adapters if engine else {},
+            own_context_length=source.context_length,
         )
 
     @property

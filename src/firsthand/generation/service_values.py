@@ -79,6 +79,7 @@ class ModelFacts:
     manifest_sha256: str | None = None  # None: not known without reading the whole file
     width: int = 0  # of its hidden states
     adapters: Mapping[str, AdapterFacts] = field(default_factory=dict)  # of the engine
+    own_context_length: int = 0  # the model's own; memory, or the operator, may have lowered it
 
 
 @dataclass(frozen=True, slots=True)

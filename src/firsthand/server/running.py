@@ -140,6 +140,19 @@ class Running:
         level = logging.ERROR if event == "model_failed" else logging.INFO
         text = f"{event.replace('_', ' ')}: {member.name}"
         tell(event, text, level, model=member.name, load_s=member.load_s)
+        if member.answers:
+            self._tell_context(member)
+
+    def _tell_context(self, member: Member) -> None:
+        """Where memory made a model's window shorter than it is."""
+        model, asked = member.service.model, member.entry.service.load.max_context
+        if asked is None and 0 < model.context_length < model.own_context_length:
+            text = (
+                f"{member.name}: memory is enough for {model.context_length} tokens of context, "
+                f"the model has {model.own_context_length}; see --memory-limit, --max-num-seqs"
+            )
+            facts = {"model": member.name, "context_length": model.context_length}
+            tell("context_lowered", text, logging.WARNING, **facts)
 
     def begin_drain(self, why: str) -> int:
         """The number of requests that are open."""
