@@ -6,6 +6,7 @@ Owns: proof of `connection.py`, `body.py`, `middleware.py`. Read next: `test_gua
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 
@@ -458,6 +459,15 @@ def test_s_37_a_reader_that_takes_nothing_is_cut() -> None:
         wait_until(lambda: server.running.gate.num_open == 1)
         wait_until(lambda: server.running.gate.num_open == 0, 10)
         wait_until(lambda: not server.running.peers.connections)
+
+
+def test_a_small_piece_is_sent_at_once() -> None:
+    """Not when the client has acknowledged the one before, which it may take 40 ms for."""
+    with guarded() as server, server.connect():
+        wait_until(lambda: server.running.peers.connections)
+        (connection,) = server.running.peers.connections
+        opened = connection.transport.get_extra_info("socket")
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_too_many_connections() -> None:

@@ -68,8 +68,10 @@ def bind(settings: Settings) -> list[socket.socket]:
         )
     except (OSError, UnicodeError):
         raise InvalidRequest("host", f"{settings.host}: no such address") from None
-    family, _, _, _, where = found[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    family, kind, protocol, _, where = found[0]
+    # With its protocol named: only of such a socket does asyncio know that it may send small pieces
+    # at once. Else each waits for the one before it to be acknowledged, 40 ms and more.
+    listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
