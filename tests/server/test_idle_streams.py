@@ -47,7 +47,7 @@ def resident_bytes(pid: int) -> int:
 
 def metric(server: Server, name: str) -> float:
     lines = httpx.get(server.url + "/metrics", timeout=WAIT_S).text.splitlines()
-    (found,) = [float(line.split()[1]) for line in lines if line.startswith(name + " ")]
+    (found,) = [float(line.split()[1]) for line in lines if line.startswith(name + "{")]
     return found
 
 

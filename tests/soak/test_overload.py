@@ -92,9 +92,11 @@ def test_a_thousand_open_connections_and_streams_cost_little(
             until(lambda: server.metrics()["firsthand_admitted_open"] >= 900, "they did not come")
             assert server.status("/livez") == 200
             grown = rss_bytes(pid) - before, rss_bytes(engine) - engine_before
-        figure("1,000 streams that wait: server", grown[0] / 1e6, "MB", "goal 50 with the engine")
+        figure(
+            "1,000 streams that wait: server", grown[0] / 1e6, "MB", "at most 50 with the engine"
+        )
         figure("1,000 streams that wait: engine", grown[1] / 1e6, "MB")
-        assert grown[0] < 50e6 and grown[1] < 25e6, f"{grown} bytes"
+        assert sum(grown) < 50e6, f"{grown} bytes"
         until(server.is_empty, "blocks or places are never free again")
 
 

@@ -26,6 +26,7 @@ from firsthand.server.routes.operations import operations_router
 from firsthand.server.routes.predict import predict_router
 from firsthand.server.routes.responses import responses_router
 from firsthand.server.routes.tokens import tokens_router
+from firsthand.server.sse import Unwound
 from firsthand.server.wire.chat import ChatBody
 from firsthand.server.wire.completions import CompletionBody
 from firsthand.server.wire.embeddings import EmbeddingsBody
@@ -46,7 +47,7 @@ def build_app(house: House) -> ASGIApp:
     house.metrics.built(house.version)
     for service in house.models:
         house.metrics.follow(service)
-    return Boundary(Counting(routes, house.metrics))
+    return Boundary(Counting(Unwound(routes), house.metrics))
 
 
 def build_routes(house: House) -> FastAPI:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from firsthand.errors import FirsthandError
 from firsthand.server.errors import ErrorReply, internal_error, reply_and_log
@@ -38,6 +38,7 @@ HEADERS = (
 )
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
+_HELD = "held_stream"
 encode_json = msgspec.json.Encoder().encode
 
 
@@ -91,6 +92,13 @@ class EventStreamResponse(Response):
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope.setdefault("state", {})
+        if _HELD in state:
+            state[_HELD] = self  # `Unwound` runs it
+        else:
+            await self.run(scope, receive, send)
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         own = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *own]})
         wire = _Wire(send)
@@ -145,6 +153,27 @@ class EventStreamResponse(Response):
             except TimeoutError:
                 return False
         return True
+
+
+class Unwound:
+    """Plain ASGI around the routes: a stream begins when the route and all that the framework put
+    around it have returned. It may be open for long, and would hold them meanwhile: some twenty
+    frames, three stacks and the checked body, which is as much memory as the rest of it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope.setdefault("state", {})
+        state[_HELD] = None
+        num_names = len(scope)
+        await self._app(scope, receive, send)
+        held: EventStreamResponse | None = state.pop(_HELD)
+        if held is not None:
+            for name in list(scope)[num_names:]:
+                if name != "route":  # by whose path it is counted
+                    del scope[name]
+            await held.run(scope, receive, send)
 
 
 def error_event(reply: ErrorReply) -> bytes:

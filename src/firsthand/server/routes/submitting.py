@@ -87,12 +87,14 @@ def submit(
         include_stop_string=bool(body.include_stop_str_in_output),
     )
 
-    def finished(completion: Completion) -> None:
-        house.metrics.finished(asked.service, completion)
-        request.scope["state"]["finish_reason"] = completion.finish_reason
+    scope, service = request.scope, asked.service  # not the request: a stream may be open for long
 
-    answers = Answers(submitted, n, request_id_of(request.scope), finished)
-    at_end(request.scope, answers.close)
+    def finished(completion: Completion) -> None:
+        house.metrics.finished(service, completion)
+        scope["state"]["finish_reason"] = completion.finish_reason
+
+    answers = Answers(submitted, n, request_id_of(scope), finished)
+    at_end(scope, answers.close)
     return answers
 
 
