@@ -32,6 +32,8 @@ FORBIDDEN_MODULES |= {"joblib", "code", "codeop"}
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_CALLS = {"torch.load", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
 FORBIDDEN_CALLS |= {"os.system", "os.popen", "object.__setattr__"}
+# It does what the standard library does for a dataclass, with names from our own source alone.
+ALLOWED = {"src/firsthand/values.py": {"exec", "object.__setattr__"}}
 
 # A path that exists on one machine only. The text is split so that this file passes too.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|home|Users|tmp)/[\w.-]+")
@@ -78,6 +80,8 @@ def dangers(tree: ast.AST) -> Iterator[str]:
 
 def test_nothing_in_the_package_can_run_what_a_file_says() -> None:
     found = {name(path): list(dangers(parse(path))) for path in sources()}
+    for file, allowed in ALLOWED.items():
+        assert {line.partition(": ")[2] for line in found.pop(file)} == allowed
     assert not {file: lines for file, lines in found.items() if lines}
 
 

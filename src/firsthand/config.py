@@ -22,11 +22,12 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 MAX_THREADS = 256  # that of the kernels
 _DEFAULT_ENDPOINT = "https://huggingface.co"

@@ -7,12 +7,13 @@ Read next: `scheduling/plan.py`, the values of one step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import NamedTuple
 
 from firsthand.checks import check_integer, check_number
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 MAX_LOGPROBS = 20
 MIN_REPETITION_PENALTY = 0.01  # below it a penalty would overflow what it divides

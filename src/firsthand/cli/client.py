@@ -15,13 +15,14 @@ import json
 import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
 from firsthand.checks import shown
 from firsthand.cli.conversation import Piece
 from firsthand.errors import EngineUnavailable, FirsthandError, InvalidRequest, ModelNotFound
+from firsthand.values import dataclass
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0  # a long prompt is silent too, with servers that send no ping

@@ -13,10 +13,10 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from firsthand.cli.output import say
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 COMMANDS = ("/reset", "/bye")
 

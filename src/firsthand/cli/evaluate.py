@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from firsthand.cli.generate import say_context
 from firsthand.cli.output import print_json, print_table, progress, reported, say
 from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.files import read_whole
+from firsthand.values import dataclass
 
 MAX_TEXT_BYTES = 64 * 2**20
 METRICS = ("perplexity", "divergence", "bleu", "rouge")

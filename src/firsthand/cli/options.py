@@ -12,7 +12,7 @@ has the defaults of that command; `flat` shows typer its fields. A field has the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_type_hints
 
@@ -20,6 +20,7 @@ import typer
 
 from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 Model = Annotated[
     str, typer.Argument(help="A known name, a folder, a .gguf file, or a hub id.", metavar="MODEL")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from firsthand.generation import LLM, Completion
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.options import Options
 from firsthand.request import FinishReason
+from firsthand.values import dataclass
 
 PROMPT = "A test of the whole path, 世界 🙂: "
 NUM_TOKENS = 24

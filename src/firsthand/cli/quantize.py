@@ -7,7 +7,7 @@ Read next: `quantize/quantize.py`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ import typer
 
 from firsthand.cli.options import AsJson, Model
 from firsthand.cli.output import CHECK_FAILED, in_bytes, print_json, reported, say
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ V vocabulary, P block size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,11 +8,12 @@ Read next: `torch/compiled.py`, which pads a step to its bucket.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
 from firsthand.checks import check_integer, shown
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 DEFAULT_BUCKETS = (128, 256, 512, 1024)
 MAX_BUCKETS = 16

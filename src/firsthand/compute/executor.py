@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +20,7 @@ from firsthand.kvcache.store import KVStore
 from firsthand.models.rope import RopeSpec
 from firsthand.quant.formats import WeightSource
 from firsthand.quant.low_rank import LowRank
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

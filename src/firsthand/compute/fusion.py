@@ -11,11 +11,12 @@ what it saves is memory traffic and calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from firsthand.checks import shown
 from firsthand.compute.plan import Op, Value
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

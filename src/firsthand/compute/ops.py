@@ -15,8 +15,9 @@ Shapes follow the legend in `batch.py`. All activations are float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from firsthand.values import dataclass
 
 X = TypeVar("X")
 

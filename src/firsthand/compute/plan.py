@@ -12,7 +12,6 @@ moved up to any place after its inputs. Nothing here depends on the number of ro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.compute.ops import (
@@ -22,6 +21,7 @@ from firsthand.compute.ops import (
     Ops,
     RoutingRule,
 )
+from firsthand.values import dataclass
 
 ROW_ALIGNMENT = 16  # floats: buffers begin on a vector
 

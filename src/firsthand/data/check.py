@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from firsthand.checks import check_choice
@@ -23,6 +23,7 @@ from firsthand.data.seen import Seen
 from firsthand.data.source import Limits
 from firsthand.data.stages import checked, unique
 from firsthand.errors import SourceRefused
+from firsthand.values import dataclass
 
 KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 BUFFER_BYTES = 1024 * 1024

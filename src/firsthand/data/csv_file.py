@@ -15,7 +15,6 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from firsthand.data.encoding import Encoding
@@ -23,6 +22,7 @@ from firsthand.data.lines import Line, read_lines, without_end
 from firsthand.data.record import Position, Reason, Record, Rejected
 from firsthand.data.source import Flaw, Limits, decoded, position_of, refused, too_long
 from firsthand.errors import InvalidRequest, SourceRefused
+from firsthand.values import dataclass
 
 DELIMITERS = ",;\t|"
 MAX_COLUMNS = 4096

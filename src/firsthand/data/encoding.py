@@ -18,10 +18,10 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 CHUNK_BYTES = 1024 * 1024
 EVIDENCE_BYTES = 4 * CHUNK_BYTES  # with other than ASCII in them; plain ASCII is read past

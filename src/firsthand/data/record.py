@@ -11,9 +11,10 @@ balance: what was read is what was accepted, refused, or there before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from firsthand.values import dataclass
 
 KEPT_RAW_BYTES = 64 * 1024  # of a refused record; longer ones keep their start, length and hash
 

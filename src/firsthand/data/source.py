@@ -8,11 +8,11 @@ Read next: `jsonl.py`, `csv_file.py`, `json_array.py`.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 from firsthand.data.encoding import Encoding
 from firsthand.data.lines import MAX_LINE_BYTES, Line
 from firsthand.data.record import KEPT_RAW_BYTES, Position, Reason, Rejected
+from firsthand.values import dataclass
 
 READ = "read"  # the stage of what a source itself refuses
 

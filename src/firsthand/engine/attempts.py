@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult, WasRead
+from firsthand.values import dataclass
 
 MAX_ATTEMPTS = 32  # after the first
 

@@ -14,7 +14,6 @@ over a limit, gets a mask that allows nothing, and an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from firsthand.engine.sampler import Masks
 from firsthand.errors import InvalidRequest
 from firsthand.request import Grammar
 from firsthand.scheduling.plan import Draw
+from firsthand.values import dataclass
 
 SPARE_STATES = 64  # of sequences that did not draw in this step
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
 
 from firsthand.engine.attempts import Ran, Runner, run_plan
 from firsthand.engine.facts import BatchFacts, StepFacts
@@ -20,6 +19,7 @@ from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
 from firsthand.scheduling.plan import StepPlan
 from firsthand.scheduling.scheduler import Scheduler
+from firsthand.values import dataclass
 
 PREPARE_S = 0.002  # how long a step without work waits for a grammar
 

@@ -7,9 +7,10 @@ Read next: `scheduling/facts.py` (what the plan did); `engine.py`, which emits o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.scheduling.facts import PlanFacts
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,13 @@ Nothing is padded here, so lengths change no bit and waste nothing; alike, they 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.checks import check_integer, check_number
 from firsthand.errors import InvalidRequest
 from firsthand.request import Request
 from firsthand.scheduling.admission import MAX_SEQUENCES
+from firsthand.values import dataclass
 
 MAX_WAIT_S = 10.0
 

@@ -18,7 +18,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from firsthand.checks import shown
 from firsthand.engine.engine import Engine
 from firsthand.errors import CapacityExceeded, EngineError, FirsthandError, InvalidRequest
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
+from firsthand.values import dataclass
 
 T = TypeVar("T")
 

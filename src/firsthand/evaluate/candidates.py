@@ -8,13 +8,14 @@ Read next: `divergence.py`; `candidates_plot.py`, the picture.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, cast, get_args
 
 from firsthand.checks import check_choice
 from firsthand.evaluate.divergence import Divergence, divergence
 from firsthand.evaluate.perplexity import Method, load_for_scoring
 from firsthand.generation.load_options import LoadOptions
+from firsthand.values import dataclass
 from firsthand.weights.sources import Quantization
 
 HEADINGS = (

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.evaluate.perplexity import DEFAULT_WINDOW, Method, WindowDone, cut, logits_of
 from firsthand.generation.loading import LoadedModel
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

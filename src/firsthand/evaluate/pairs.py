@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.files import read_whole
+from firsthand.values import dataclass
 
 MAX_PAIRS_BYTES = 64 << 20
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from firsthand.models import families
 from firsthand.request import Request
 from firsthand.scheduling.plan import SequenceSlice, StepPlan
 from firsthand.scheduling.policy import Policy
+from firsthand.values import dataclass
 
 AT_ONCE = len(workload.SIZES)
 MAX_LOGIT_ROWS = 96

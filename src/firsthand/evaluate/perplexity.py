@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -36,6 +36,7 @@ from firsthand.evaluate.windows import Window, halves, strided, windows
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import LoadedModel, Progress, load_model
 from firsthand.kvcache.store import KVStore
+from firsthand.values import dataclass
 
 DEFAULT_WINDOW = 512
 STEP_ROWS = 128  # of logits at once: 24 MiB with a vocabulary of 49,152

@@ -15,7 +15,7 @@ each half on its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from firsthand.generation.loading import LoadedModel
 from firsthand.kvcache.store import KVStore
 from firsthand.models import families
 from firsthand.quant.formats import FloatFormat, FloatWeight
+from firsthand.values import dataclass
 
 Install = Callable[[LoadedModel], LoadedModel]
 HALVES = ("even half", "odd half")

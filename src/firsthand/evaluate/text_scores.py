@@ -16,10 +16,10 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 # Han, kana, Thai, Lao, Khmer, Burmese: written without spaces.
 _UNSPACED: Final = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from firsthand.memory.arena import ArenaFacts
 from firsthand.request import MAX_SEED, Request, TokenEvent
 from firsthand.scheduling.plan import Draw
 from firsthand.scheduling.policy import Policy
+from firsthand.values import dataclass
 
 Row = NDArray[np.float32]
 

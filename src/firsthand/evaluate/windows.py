@@ -25,7 +25,8 @@ Two other ways are the definitions of other programs, so that figures can be com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from firsthand.compute.executor import Executor
@@ -28,6 +27,7 @@ from firsthand.generation.loading import LoadedModel
 from firsthand.generation.sharing import build_scheduler
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 from firsthand.scheduling.scheduler import Scheduler
+from firsthand.values import dataclass
 
 MAX_WAITING = 1024
 WARM_TOKENS = 32

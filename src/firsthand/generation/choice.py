@@ -8,7 +8,6 @@ Read next: `text/detokenize.py`, `text/stops.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from firsthand.generation.completion import Chunk, Completion, TokenLogprob
@@ -16,6 +15,7 @@ from firsthand.generation.report import Report, Timeline
 from firsthand.request import MAX_SEED, Finish, FinishReason, Request, TokenEvent, Usage
 from firsthand.text.detokenize import Detokenizer, TokenSource
 from firsthand.text.stops import StopStrings
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

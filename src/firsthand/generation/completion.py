@@ -7,11 +7,11 @@ Read next: `report.py` (the measured part), `stream.py` (who fills them).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.generation.report import Report
 from firsthand.request import Finish, Usage
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ once, so a text has the same bits in any company.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -24,6 +23,7 @@ from firsthand.checks import check_choice, check_integer, shown
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.generation.completion import Completion
 from firsthand.request import Pooling
+from firsthand.values import dataclass
 
 SUM = np.dtype("<f8")
 

@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from firsthand.config import Environment, read_environment
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object, read_whole
 from firsthand.generation.load_options import LoadOptions
+from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.packed_cache import PackedCache, packed_folder

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +22,7 @@ from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.generation.loading import read_spec, read_tokenizer
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec
+from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
 from firsthand.weights.loading import TiedTensor

@@ -8,7 +8,6 @@ Read next: `loading.py`, which carries them out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from firsthand.checks import check_choice, check_integer, shown
@@ -20,6 +19,7 @@ from firsthand.kvcache.arrays import TILE, KVLayout, KVType
 from firsthand.kvcache.paged import BLOCK_SIZE
 from firsthand.memory.budget import DEFAULT_LIMIT, share_of
 from firsthand.scheduling.admission import Limits
+from firsthand.values import dataclass
 from firsthand.weights.sources import Quantization
 
 ExecutorName = Literal["native", "torch"]

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from firsthand.compute.buckets import CompileFacts, Compiles, check_buckets
@@ -37,6 +37,7 @@ from firsthand.models.scaling import ROPE_TENSORS
 from firsthand.models.spec import ModelSpec
 from firsthand.scheduling.admission import Limits
 from firsthand.text.tokenizer import Tokenizer
+from firsthand.values import dataclass
 from firsthand.weights.adapters import open_adapter
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.checkpoint import Checkpoint, Slot

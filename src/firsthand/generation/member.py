@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.errors import EngineUnavailable
 from firsthand.generation.service import Service
 from firsthand.generation.service_values import ServiceOptions, Status
+from firsthand.values import dataclass
 
 
 class ModelAway(EngineUnavailable):

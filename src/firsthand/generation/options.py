@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict
 
 from firsthand.checks import check_choice, check_integer, check_number, shown
@@ -31,6 +31,7 @@ from firsthand.request import (
 )
 from firsthand.text.grammars import of_response_format, of_structured
 from firsthand.text.stops import parse_stop
+from firsthand.values import dataclass
 
 DEFAULT_MAX_TOKENS = 256
 MAX_NAME_CHARS = 80  # of an unknown option, in the error

@@ -16,7 +16,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +31,7 @@ from firsthand.text.detokenize import Detokenizer
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate, check_messages
 from firsthand.text.tokenizer import RenderedPrompt, Tokenizer
+from firsthand.values import dataclass
 from firsthand.weights.catalogue import Source as Origin
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.open import open_checkpoint

@@ -21,7 +21,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.generation.member import Lease, Member, ModelAway, RegistryEntry, name_of
@@ -31,6 +31,7 @@ from firsthand.generation.service_values import Status
 from firsthand.memory.budget import Limit, resolve_limit
 from firsthand.memory.machine import free_bytes
 from firsthand.memory.residents import Resident, make_room
+from firsthand.values import dataclass
 
 UNMEASURED_LOAD_S = 2.0
 FAILED_RETRY_S = 30.0  # a load that failed is not tried again sooner, whoever asks

@@ -17,7 +17,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from firsthand.checks import shown
 from firsthand.engine.facts import StepFacts
@@ -51,6 +50,7 @@ from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Status
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.admission import check_fits, check_request
+from firsthand.values import dataclass
 
 LONGEST_STEPS = 4.0  # so much more than the longest step takes is no step
 IDLE_SHARE = 0.05  # of one processor; less is no work

@@ -15,11 +15,12 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
 from firsthand.engine.facts import StepFacts
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

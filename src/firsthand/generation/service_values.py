@@ -8,12 +8,13 @@ Read next: `service.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.report import AdapterFacts
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

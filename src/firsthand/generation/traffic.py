@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.service_values import Load
 from firsthand.request import Request
+from firsthand.values import dataclass
 
 WINDOW_S = 30.0
 BUCKET_S = 1.0

@@ -15,13 +15,13 @@ operating system gives a page when the first token is written into it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.memory.reservation import Reservation
+from firsthand.values import dataclass
 
 KVType = Literal["float16", "float32", "int8"]
 KVLayout = Literal["tiles", "rows"]

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 
 from firsthand.kvcache.blocks import BlockPool
+from firsthand.values import dataclass
 
 Digest = Callable[[bytes, Sequence[int]], bytes]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from firsthand.checks import check_choice
@@ -30,6 +30,7 @@ from firsthand.measure.latency import (
     speed_of,
     threads_of,
 )
+from firsthand.values import dataclass
 
 STEP_TOKENS = (64, 128, 256, 512)
 FORMATS = ("auto", "none", "int8", "int4")

@@ -12,10 +12,10 @@ at the float rate. Only the last row of a prompt goes through the head.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from firsthand.compute.executor import OpTime
 from firsthand.measure.limits import MachineLimits, Rates
+from firsthand.values import dataclass
 
 WEIGHT_OPS = ("linear", "head")
 

@@ -20,7 +20,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from firsthand.checks import check_choice, check_integer
@@ -32,6 +32,7 @@ from firsthand.generation.loading import LoadedModel, load_model
 from firsthand.generation.variants import check_plain, contiguous_store, varied
 from firsthand.measure.latency import Spread, prompt_of, spread_of
 from firsthand.measure.throughput import MAX_CONCURRENCY
+from firsthand.values import dataclass
 
 COMPARISONS = ("batching", "store", "prefix")
 LONGEST_PROMPT = 64

@@ -15,7 +15,7 @@ import re
 import secrets
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from firsthand.measure.bounds import (
     work_of,
 )
 from firsthand.measure.limits import MachineLimits, measure_limits
+from firsthand.values import dataclass
 
 NUM_TRACES = 3
 MIN_FORMAT_SHARE = 0.01  # gains and biases do not name a model's format

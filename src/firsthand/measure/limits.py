@@ -8,11 +8,12 @@ Read next: `compute/native/csrc/limits.hpp`, the loops.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from firsthand.checks import check_integer
 from firsthand.compute.native import _native
 from firsthand.config import MAX_THREADS
+from firsthand.values import dataclass
 
 NUM_ROUNDS = 3  # so that a neighbour who is busy for a moment does not lower a limit
 LOOP_MS = 15.0  # per loop and round

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from firsthand.checks import check_integer
@@ -22,6 +22,7 @@ from firsthand.generation.llm import LLM
 from firsthand.measure.bounds import op_bound_ms, reached_rates
 from firsthand.measure.latency import quickest_trace, threads_of
 from firsthand.measure.limits import MachineLimits, measure_limits
+from firsthand.values import dataclass
 
 # What makes like operators look different: layers, and the numbers of values.
 DIFFERENCES = (

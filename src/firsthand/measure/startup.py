@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import IO, Any
 
 from firsthand.checks import check_integer
@@ -22,6 +22,7 @@ from firsthand.config import read_environment
 from firsthand.errors import EngineError
 from firsthand.generation.load_options import LoadOptions
 from firsthand.measure.latency import Spread, spread_of
+from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
 
 PROMPT_TOKENS = 16

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from firsthand.checks import check_integer
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.llm import LLM
 from firsthand.measure.latency import Spread, check_sizes, format_of, spread_of, threads_of
+from firsthand.values import dataclass
 
 MAX_CONCURRENCY = 512  # a step has a token for each, and 512 at most
 

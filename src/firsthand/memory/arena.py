@@ -18,8 +18,9 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from firsthand.values import dataclass
 
 Move = Callable[[int, int, int], None]  # source, target, length; the two may overlap
 

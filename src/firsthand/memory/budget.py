@@ -15,11 +15,12 @@ rotary frequencies come from the configured context, not from the one that memor
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from firsthand.checks import is_integer, shown
 from firsthand.errors import CapacityExceeded, InvalidRequest
+from firsthand.values import dataclass
 
 DEFAULT_LIMIT = "80%"
 MIN_CONTEXT = 256  # a context that nobody asked for may shrink to this, and no further

@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from firsthand.values import dataclass
 
 UNLIMITED = 2**60  # version 1 writes the largest number of whole pages for "no limit"
 

@@ -12,7 +12,8 @@ load. Nobody leaves unless that makes room enough.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

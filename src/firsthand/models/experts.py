@@ -11,11 +11,11 @@ which are read where they lie. Sources: arXiv 2401.04088; arXiv 2401.06066 for s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from firsthand.compute.ops import ExpertWeights, Ops, RoutingRule, X
 from firsthand.models.spec import MAX_EXPERTS, MAX_FFN_WIDTH, ExpertsSpec, Words
+from firsthand.values import dataclass
 from firsthand.weights.checkpoint import Slot, Whole
 
 

@@ -8,10 +8,10 @@ Read next: `llama.py`, the first of them; `families.py`, the table.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.models.spec import PLAIN, ModelSpec, Reading
+from firsthand.values import dataclass
 from firsthand.weights.checkpoint import GgufLayout, Slot
 
 

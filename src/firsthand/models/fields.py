@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.checks import is_integer
 from firsthand.errors import CheckpointError
+from firsthand.values import dataclass
 
 CONFIG = "config.json"
 GGUF = "GGUF metadata"

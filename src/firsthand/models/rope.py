@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from firsthand.values import dataclass
 
 Frequencies = tuple[float, ...]
 

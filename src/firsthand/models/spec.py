@@ -9,12 +9,13 @@ Read next: `config_form.py` and `gguf_form.py` (the two forms of a file's words)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from firsthand.models.fields import Fields
 from firsthand.models.rope import RopeSpec as RopeSpec
+from firsthand.values import dataclass
 
 MAX_VOCAB = 2**24
 MAX_LAYERS = 2**12

@@ -18,11 +18,12 @@ the `gguf` library does; for the formats that GGUF has, that is bit for bit what
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from firsthand.values import dataclass
 
 FloatType = Literal["float32", "float16", "bfloat16"]
 

@@ -26,7 +26,6 @@ the group's scale, just as the reference computes it. Their minimum is subtracte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -40,6 +39,7 @@ from firsthand.quant.formats import (
     GroupedWeight,
     Weight,
 )
+from firsthand.values import dataclass
 
 Bytes = NDArray[np.uint8]
 Codes = NDArray[np.uint8] | NDArray[np.int8]

@@ -21,11 +21,12 @@ zeros has scale 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from firsthand.values import dataclass
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]

@@ -8,10 +8,10 @@ them to a product, and `weights/merging.py`, which adds them to the matrix for g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.files import read_whole
+from firsthand.values import dataclass
 
 MAX_TEXT_BYTES: Final = 64 << 20
 LEAST_TOKENS: Final = 2_048

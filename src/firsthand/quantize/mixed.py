@@ -12,7 +12,6 @@ costs; layers of most worth are widened, as long as the budget lasts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from firsthand.quant.grid import Grid
 from firsthand.quantize.forward import Weights
 from firsthand.quantize.rounding import relative_error, round_with
 from firsthand.quantize.scheme import Scheme
+from firsthand.values import dataclass
 
 Floats = NDArray[np.float32]
 

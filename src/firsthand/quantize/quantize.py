@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from firsthand.quantize.rounding import LayerError, Rounder, followers
 from firsthand.quantize.scheme import Scheme
 from firsthand.quantize.source import Source, config_of, open_source_model, write_companions
 from firsthand.quantize.writing import quantization_config, tensors_of, write_model
+from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.convert import new_folder
 from firsthand.weights.open import open_checkpoint

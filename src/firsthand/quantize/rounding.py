@@ -19,7 +19,6 @@ Both need a norm before the layer; the layers behind attention and activation ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from firsthand.quant.compensate import compensated, output_error
 from firsthand.quant.grid import Grid, Rounded, nearest
 from firsthand.quantize.forward import Weights
 from firsthand.quantize.scheme import Scheme
+from firsthand.values import dataclass
 
 Floats = NDArray[np.float32]
 

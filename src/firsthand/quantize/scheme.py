@@ -7,12 +7,12 @@ Read next: `quantize.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from firsthand.checks import check_choice, check_integer
 from firsthand.errors import InvalidRequest
 from firsthand.quant.grid import Grid
+from firsthand.values import dataclass
 
 Method = Literal["nearest", "searched", "compensated", "scaled"]
 Kind = Literal["int8", "int4", "int3", "w8a8"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from firsthand.quant.formats import FloatFormat
 from firsthand.quantize.forward import Weights
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.text.tokenizer_out import tokenizer_files
+from firsthand.values import dataclass
 from firsthand.weights.checkpoint import Checkpoint
 from firsthand.weights.convert import copy_companions, write_new
 from firsthand.weights.folder import CONFIG

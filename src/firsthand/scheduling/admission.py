@@ -9,12 +9,12 @@ Read next: `scheduler.py`.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.checks import check_integer, is_integer, shown
 from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.request import Request
+from firsthand.values import dataclass
 
 MAX_STEP_TOKENS = 16384  # more would only cost scratch memory
 MAX_SEQUENCES = 4096

@@ -6,7 +6,7 @@ Read next: `scheduler.py`, which makes one per plan; `engine/facts.py`, which ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ a frozen dataclass does, and hundreds are made between two steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from firsthand.request import Grammar, SamplingParams, TokenScore
+from firsthand.values import dataclass
 
 
 class Draw(NamedTuple):

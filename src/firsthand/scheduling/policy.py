@@ -25,10 +25,10 @@ comes back, starts with the lowest count among those present: absence saves noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from firsthand.checks import check_integer, check_number
 from firsthand.request import Priority
+from firsthand.values import dataclass
 
 CLASSES = (Priority.URGENT, Priority.NORMAL, Priority.BACKGROUND)
 OVERDUE = -1

@@ -11,10 +11,11 @@ has been read. The last row alone is wanted of most: there all others may be fou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.request import Pooling, PromptPart, Request
 from firsthand.scheduling.plan import Pool, Score, WasRead
+from firsthand.values import dataclass
 
 
 @dataclass(slots=True, eq=False)

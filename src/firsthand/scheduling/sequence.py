@@ -7,13 +7,14 @@ Read next: `tables.py`, which gives it blocks, then `scheduler.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.kvcache.prefix import Chain
 from firsthand.request import MAX_SEED, PromptPart, Request, SamplingParams
 from firsthand.scheduling.plan import Draw, SequenceSlice, WasRead
 from firsthand.scheduling.policy import class_index
 from firsthand.scheduling.reading import Reading, reading_of
+from firsthand.values import dataclass
 
 NEVER = 2**62  # of a count of tokens that no sequence reaches
 

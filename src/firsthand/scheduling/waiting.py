@@ -8,11 +8,12 @@ Read next: `policy.py`, the rules; `turns.py` and `scheduler.py`, which ask.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from firsthand.scheduling.policy import CLASSES, OVERDUE, Policy, level
 from firsthand.scheduling.sequence import Sequence
+from firsthand.values import dataclass
 
 MAX_ABSENT_TENANTS = 1024  # per class, whose counts are still known
 

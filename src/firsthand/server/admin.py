@@ -16,7 +16,6 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.server.guard.middleware import send_refusal
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.logs import tell
+from firsthand.values import dataclass
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]

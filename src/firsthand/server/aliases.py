@@ -9,10 +9,11 @@ Read next: `metrics.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.samples import Sample
+
+from firsthand.values import dataclass
 
 ENGINE = "0"
 OWN = "firsthand_"

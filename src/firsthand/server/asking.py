@@ -9,7 +9,6 @@ Read next: `answers.py` (the streams as one), `guard/` (who admits).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from starlette.types import Scope
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
 from firsthand.generation.service import AsyncTextStream, Prompt, Service, StreamUsage
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

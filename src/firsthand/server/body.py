@@ -10,7 +10,6 @@ The size is checked before the body is read, its shape before anything is made o
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +21,7 @@ from firsthand.files import parse_json_object
 from firsthand.server.errors import JSON, invalid
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.message_pack import has_more_items
+from firsthand.values import dataclass
 
 Body = TypeVar("Body", bound=BaseModel)
 

@@ -8,7 +8,6 @@ Read next: `house.py`, whose generating routes come by here; `lifecycle.py`, the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -24,6 +23,7 @@ from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import DEADLINE, at_end, timeout_of
 from firsthand.server.health import Check
 from firsthand.server.selfcheck import SelfCheck
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

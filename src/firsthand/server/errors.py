@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 from fastapi import FastAPI
@@ -37,6 +37,7 @@ from firsthand.errors import (
 )
 from firsthand.server.guard.refusal import KINDS, Refused, draining, error_body
 from firsthand.server.headers import note_outcome, request_id_of
+from firsthand.values import dataclass
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ Read next: `routes/chat.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -35,6 +34,7 @@ from firsthand.text.tools import (
     tool_grammar,
     tools_as_text,
 )
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

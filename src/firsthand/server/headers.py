@@ -12,13 +12,13 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 REQUEST_ID = b"x-request-id"
 DEADLINE = "X-Request-Deadline-Ms"

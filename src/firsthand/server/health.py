@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from firsthand.values import dataclass
 
 _LOG = logging.getLogger(__name__)
 

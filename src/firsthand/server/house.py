@@ -8,7 +8,7 @@ Read next: `app.py`, which builds the routes around it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from starlette.requests import Request
 
@@ -21,6 +21,7 @@ from firsthand.server.health import Checks
 from firsthand.server.metrics import Metrics
 from firsthand.server.sse import StreamSettings
 from firsthand.text.tool_calls import ToolFormat
+from firsthand.values import dataclass
 
 MAX_NAME_CHARS = 80
 REASONING_FIELDS = ("reasoning", "reasoning_content")

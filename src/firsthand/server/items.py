@@ -8,13 +8,14 @@ Read next: `routes/responses.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from firsthand.generation.completion import TokenLogprob
 from firsthand.server import writing
 from firsthand.text.answers import AnswerForm, AnswerReader, Piece
 from firsthand.text.tool_calls import CallDelta
+from firsthand.values import dataclass
 
 Send = Callable[..., bytes]
 

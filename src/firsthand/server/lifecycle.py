@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.generation.service_values import ServiceState
 from firsthand.server.guard.gate import MEMORY_FULL, Gate
@@ -23,6 +23,7 @@ from firsthand.server.guard.refusal import Refused, draining
 from firsthand.server.health import Check, Checks
 from firsthand.server.logs import tell
 from firsthand.server.selfcheck import SelfCheck
+from firsthand.values import dataclass
 
 LOADING_RETRY_S = 2.0
 LONGEST_LOADING_RETRY_S = 30.0

@@ -17,13 +17,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
 from firsthand.server.setting_kinds import Choice, Kind, Switch, Text
+from firsthand.values import dataclass
 
 LOADS = ("start", "request")
 MAX_MODELS = 64

@@ -7,12 +7,12 @@ Read next: `metrics.py`, `guard/gauges.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from firsthand.generation.registry import Registry
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -58,6 +58,7 @@ from firsthand.server.settings import MAX_BODY_BYTES, Configured, Settings, chan
 from firsthand.server.sse import StreamSettings
 from firsthand.server.verbs import Verbs
 from firsthand.text.tool_calls import FORMAT_NAMES
+from firsthand.values import dataclass
 from firsthand.version import VERSION
 
 TICK_S = 1.0

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from firsthand.errors import FirsthandError
 from firsthand.generation.golden import golden_key, read_golden
@@ -22,6 +21,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import Service
 from firsthand.server.health import Check
 from firsthand.server.logs import tell
+from firsthand.values import dataclass
 
 TENANT = "selfcheck"
 RETRY_S = 5.0  # after a wrong answer

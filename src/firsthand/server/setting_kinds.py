@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from firsthand.checks import check_choice, check_integer, check_number, is_integer, shown
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 _NUMBER = re.compile(r"([0-9]{1,15})(?:([kKmMgG])(iB|B)?|B)?")
 _POWERS = {"k": 1, "m": 2, "g": 3}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -34,6 +34,7 @@ from firsthand.server.setting_kinds import (
     Words,
 )
 from firsthand.text.tool_calls import FORMAT_NAMES
+from firsthand.values import dataclass
 
 PREFIX = "FIRSTHAND_"
 SECRET = "(hidden)"

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 from starlette.responses import Response
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from firsthand.errors import FirsthandError
 from firsthand.server.errors import ErrorReply, internal_error, reply_and_log
 from firsthand.server.headers import note_outcome, request_id_of
+from firsthand.values import dataclass
 
 _LOG = logging.getLogger(__name__)
 _TICK_S = 1.0

@@ -10,7 +10,6 @@ Read next: `admin.py`, `running.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.errors import InvalidRequest
@@ -19,6 +18,7 @@ from firsthand.generation.registry import Registry
 from firsthand.server.admin import Verb
 from firsthand.server.entrance import describe
 from firsthand.server.logs import LEVELS, set_level
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ However a text is cut into pieces, the pieces of the answer joined are the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from firsthand.text.grammars import Reasoning
 from firsthand.text.reasoning import ReasoningSplitter
 from firsthand.text.tool_calls import CallDelta, CallReader, Found, ToolFormat
 from firsthand.text.xml_calls import Schemas
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

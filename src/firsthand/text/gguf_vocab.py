@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.checks import is_integer, shown
@@ -35,6 +34,7 @@ from firsthand.text.vocabulary import (
     is_byte_piece,
     is_plain_text,
 )
+from firsthand.values import dataclass
 
 MAX_ALL_CHARS = 8_000_000
 MAX_SCORED_CHARS = 256  # of a piece without merges, which is cut at every character

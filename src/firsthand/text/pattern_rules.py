@@ -19,7 +19,8 @@ which no alternative matches for long: then the work is quadratic in that stretc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from firsthand.values import dataclass
 
 MAX_PATTERN_CHARS = 4000
 MAX_REPEATS = 16

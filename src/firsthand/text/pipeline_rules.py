@@ -10,12 +10,12 @@ A component outside the list is refused by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.checks import shown
 from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.text.pattern_rules import pattern_refusal
+from firsthand.values import dataclass
 
 MAX_COMPONENTS = 32
 MAX_PREFIX_CHARS = 8

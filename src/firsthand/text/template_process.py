@@ -30,13 +30,14 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest, TemplateError
 from firsthand.processes import processor_s
+from firsthand.values import dataclass
 
 RENDER_S = 1.0
 MORE_S = 9.0  # for one that has not used that much of the processor

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from firsthand.text.vocabulary import (
     token_bytes_table,
     unspelled_bytes,
 )
+from firsthand.values import dataclass
 
 _NOT_IN_UTF_8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 

@@ -17,13 +17,13 @@ like a call and names no tool of the request, or breaks off before its name, sta
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from firsthand.text.call_scanner import CallScanner
 from firsthand.text.reasoning import partial
 from firsthand.text.xml_calls import FUNCTION, PARAMETER, Schemas, XmlCallScanner
+from firsthand.values import dataclass
 
 PYTHON_TAG = "<|python_tag|>"
 BEGIN_CALL, END_CALL = "<tool_call>", "</tool_call>"

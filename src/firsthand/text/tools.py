@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from firsthand.checks import shown
@@ -20,6 +19,7 @@ from firsthand.request import Grammar, GrammarKind
 from firsthand.text.grammars import ANY_OBJECT, JSON_SPACE, json_text
 from firsthand.text.tool_calls import BEGIN_CALL, END_CALL, ToolFormat
 from firsthand.text.xml_calls import call_rules, written_call
+from firsthand.values import dataclass
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
 
 from firsthand.errors import CheckpointError
+from firsthand.values import dataclass
 
 MAX_TOKENS = 2_000_000
 MAX_MERGES = 4_000_000

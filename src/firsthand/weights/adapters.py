@@ -20,7 +20,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -33,6 +32,7 @@ from firsthand.files import parse_json_object, path_inside, read_whole
 from firsthand.models.fields import Fields
 from firsthand.quant.formats import decode
 from firsthand.quant.low_rank import LowRank
+from firsthand.values import dataclass
 from firsthand.weights.checkpoint import Checkpoint, Slot, TensorInfo
 from firsthand.weights.safetensors import open_safetensors
 from firsthand.weights.sources import FileSource, held_format

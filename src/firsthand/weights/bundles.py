@@ -19,7 +19,6 @@ All of these say: value = scale[n, g] · (code[n, k] − zero[n, g]), g = k // g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -36,6 +35,7 @@ from firsthand.quant.formats import (
     GroupedWeight,
     Weight,
 )
+from firsthand.values import dataclass
 
 Floats = NDArray[np.float32]
 LARGEST_GROUP: Final = 256  # that the kernels have

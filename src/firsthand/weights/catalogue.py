@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -28,6 +28,7 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
+from firsthand.values import dataclass
 from firsthand.weights.folder import LEGACY_SUFFIXES, convert_first, is_model_file, model_in
 from firsthand.weights.model_names import (
     KNOWN_MODELS,

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.quant.formats import Format, Weight, WeightSource
+from firsthand.values import dataclass
 
 
 class Matrix(Protocol):

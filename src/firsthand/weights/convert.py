@@ -19,11 +19,11 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from firsthand.errors import CapacityExceeded, CheckpointError, InvalidRequest, ModelNotFound
 from firsthand.files import path_inside, read_whole
+from firsthand.values import dataclass
 from firsthand.weights.folder import INDEX, WEIGHTS, is_companion
 from firsthand.weights.safetensors import KIND_BYTES, MAX_HEADER_BYTES
 from firsthand.weights.shards import read_index

@@ -17,12 +17,12 @@ import hashlib
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from firsthand.config import Environment
 from firsthand.errors import DownloadFailed, InvalidRequest, ModelNotFound, UnsupportedModel
+from firsthand.values import dataclass
 from firsthand.weights.folder import (
     INDEX,
     LEGACY_SUFFIXES,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant import ggml
 from firsthand.quant.formats import Format
+from firsthand.values import dataclass
 from firsthand.weights.checkpoint import Checkpoint, GgufLayout, Slot, TensorInfo, WeightSink
 from firsthand.weights.cuts import with_parts
 from firsthand.weights.sources import (

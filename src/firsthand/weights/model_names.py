@@ -13,10 +13,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 MAX_MODEL_CHARS = 4096
 _MAX_PART_CHARS = 96

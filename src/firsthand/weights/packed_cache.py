@@ -22,12 +22,12 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from firsthand.errors import CapacityExceeded, CheckpointError
 from firsthand.files import parse_json_object, read_whole
+from firsthand.values import dataclass
 from firsthand.weights.checkpoint import FileIdentity
 from firsthand.weights.packed_file import PackedFile, PackedHeader, read_header, sha256_of
 from firsthand.weights.places import locked, publish, write_atomically

@@ -26,7 +26,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from firsthand.checks import is_integer
 from firsthand.errors import CheckpointError
 from firsthand.files import open_regular, parse_json_object
 from firsthand.quant.formats import ChannelFormat, FloatFormat, Format, GroupedFormat
+from firsthand.values import dataclass
 from firsthand.weights.mapped import MappedFile
 
 MAGIC: Final = b"FHPACKED"

@@ -8,7 +8,6 @@ Read next: `bundles.py` (from parts to values), `quantized.py` (the methods' tab
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant import bits as packing
 from firsthand.quant import ggml
 from firsthand.quant.formats import decode
+from firsthand.values import dataclass
 from firsthand.weights.bundles import Float8Matrix, IntegerMatrix, integer_matrix
 from firsthand.weights.checkpoint import Checkpoint, Matrix, TensorInfo
 

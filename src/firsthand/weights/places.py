@@ -17,11 +17,11 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from firsthand.config import Environment
 from firsthand.errors import CheckpointError
+from firsthand.values import dataclass
 from firsthand.weights.model_names import HubId, KnownModel, is_commit
 
 _BLOCK_BYTES = 2**20

@@ -8,11 +8,11 @@ Read next: `safetensors.py`, `convert.py`, `hub.py` (the users).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object, path_inside, read_whole
+from firsthand.values import dataclass
 from firsthand.weights.model_names import is_safe_file, shown
 
 MAX_INDEX_BYTES = 100_000_000

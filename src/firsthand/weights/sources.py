@@ -12,7 +12,6 @@ Whole rows move, so blocks need no decoding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -33,6 +32,7 @@ from firsthand.quant.formats import (
     decode,
     row_blocks,
 )
+from firsthand.values import dataclass
 from firsthand.weights.bundles import IntegerMatrix
 from firsthand.weights.checkpoint import Checkpoint, MatrixRows, TensorInfo
 

@@ -12,10 +12,10 @@ unpack to more than it is. Source: the published ZIP application note (with its 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from firsthand.checks import shown
 from firsthand.errors import CheckpointError
+from firsthand.values import dataclass
 from firsthand.weights.mapped import MappedFile
 
 MAX_ENTRIES = 65_536

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.errors import CheckpointError, ModelNotFound, UnsupportedModel
+from firsthand.values import dataclass
 from firsthand.weights.mapped import MappedFile
 from firsthand.weights.signatures import describe_start
 from firsthand.weights.stored_zip import Entry, read_entries

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.errors import CheckpointError, UnsupportedModel
+from firsthand.values import dataclass
 
 MAX_STEPS = 2_000_000
 MAX_GLOBAL_BYTES = 512

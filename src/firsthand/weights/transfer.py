@@ -20,13 +20,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.message import Message
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from firsthand.errors import DownloadFailed, ModelNotFound
+from firsthand.values import dataclass
 
 MAX_JSON_BYTES = 32 * 2**20
 _MAX_REDIRECTS = 5

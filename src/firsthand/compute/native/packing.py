@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from firsthand.quant.formats import (
     GroupedWeight,
     Weight,
 )
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -29,6 +28,7 @@ from firsthand.compute.plan import Op, Value
 from firsthand.compute.torch import formulas
 from firsthand.compute.torch.ops import Rotation
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 MAX_REASON = 300  # characters of an error of torch's
 ROW_WISE = ("norm", "linear", "rope", "activation", "add", "route")

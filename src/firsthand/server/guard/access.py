@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.server.guard.call import Caller
 from firsthand.server.guard.keys import KeyRing
 from firsthand.server.guard.refusal import Refused
+from firsthand.values import dataclass
 
 FREE = frozenset({"/health", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
 METRICS = "/metrics"

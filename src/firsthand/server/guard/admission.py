@@ -8,7 +8,6 @@ Read next: `../asking.py` (who asks), `gate.py` (who answers).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
@@ -19,6 +18,7 @@ from firsthand.server.guard.call import Call, call_of
 from firsthand.server.guard.gate import Gate, Ticket
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import Work
+from firsthand.values import dataclass
 
 LEAST_TIMEOUT_S = 1e-3
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.server.guard.refusal import Refused
+from firsthand.values import dataclass
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -8,10 +8,11 @@ Read next: `keys.py`; `middleware.py` makes a `Call` for each request.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from firsthand.request import Priority
+from firsthand.values import dataclass
 
 CALL = "call"  # its name in the ASGI scope's state
 GATE = "gate"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from uvicorn.config import Config
@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 from firsthand.server.guard.body import BodyLimits
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import note_outcome
+from firsthand.values import dataclass
 
 REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 REASONS |= {503: "Service Unavailable"}

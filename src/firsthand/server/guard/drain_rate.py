@@ -10,7 +10,8 @@ is, and an hour ago says little of now.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from firsthand.values import dataclass
 
 MEMORY_S = 15.0  # busy time after which a count has faded to 1/e
 LEAST_BUSY_S = 0.2  # before that there is no rate yet

@@ -13,7 +13,7 @@ share the machine's memory, the callers' rates, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from firsthand.request import Priority
 from firsthand.server.guard.call import Call
@@ -21,6 +21,7 @@ from firsthand.server.guard.queue import Bounds, Place, Queue
 from firsthand.server.guard.rates import Rates
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import CLASSES, Work, capped
+from firsthand.values import dataclass
 
 MEMORY_FULL = 0.95  # of the machine's memory: no new work beyond it
 MEMORY_SPENT = 0.98  # what runs is ended, the least urgent first

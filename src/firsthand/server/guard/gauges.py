@@ -7,7 +7,6 @@ Read next: `../metrics.py`, the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +15,7 @@ from firsthand.server.guard.connection import Peers
 from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.idempotency import Replies
 from firsthand.server.selfcheck import SelfCheck
+from firsthand.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.server.guard.refusal import Refused
+from firsthand.values import dataclass
 
 MAX_KEY_CHARS = 255
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of structured fields

@@ -24,7 +24,7 @@ import hmac
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from firsthand.checks import check_integer, shown
 from firsthand.errors import InvalidRequest
 from firsthand.request import Priority
 from firsthand.server.guard.call import Caller, Quota
+from firsthand.values import dataclass
 
 MIN_KEY_CHARS = 16  # what is shorter can be guessed
 MAX_KEY_CHARS = 512

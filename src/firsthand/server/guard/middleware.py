@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from firsthand.server.guard.access import Access, route_path, take_prefix_once
@@ -35,6 +35,7 @@ from firsthand.server.headers import (
     note_outcome,
     outcome_of,
 )
+from firsthand.values import dataclass
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

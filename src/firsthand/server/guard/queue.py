@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
 from firsthand.request import Priority
@@ -21,6 +21,7 @@ from firsthand.server.guard.drain_rate import DrainRate, Fading
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.shedding import Ladder, shed_field
 from firsthand.server.guard.work import Work
+from firsthand.values import dataclass
 
 JITTER = 0.2  # so that those refused together do not come back together
 LONGEST_RETRY_S = 60.0

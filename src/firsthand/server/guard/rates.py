@@ -13,10 +13,11 @@ rate, but for answers without a limit that were open when it ran out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from firsthand.server.guard.call import Caller, Quota
 from firsthand.server.guard.refusal import Refused
+from firsthand.values import dataclass
 
 MINUTE_S = 60.0
 

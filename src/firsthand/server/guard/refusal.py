@@ -11,9 +11,9 @@ caller: it never holds an address, a path of ours, or what was sent.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from firsthand.errors import FirsthandError
+from firsthand.values import dataclass
 
 DRAINING_RETRY_S = 5.0
 # Statuses that the official client tries again by itself; of these only some heal with time.

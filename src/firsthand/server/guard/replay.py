@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from firsthand.server.guard.idempotency import Replies, Reply
+from firsthand.values import dataclass
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]

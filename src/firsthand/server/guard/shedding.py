@@ -8,10 +8,9 @@ Read next: `gate.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from firsthand.request import Priority
 from firsthand.server.guard.work import Work
+from firsthand.values import dataclass
 
 UP = (0.5, 0.65, 0.8, 0.9)  # pressure at which each step is taken
 DOWN_BELOW = 0.2  # so far below it the step is undone …

@@ -7,9 +7,10 @@ Read next: `gate.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from firsthand.request import Priority
+from firsthand.values import dataclass
 
 CLASSES = tuple(Priority)  # the earliest first
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -36,6 +35,7 @@ from firsthand.server.routes.submitting import (
 from firsthand.server.sse import DONE, EventStreamResponse, event
 from firsthand.server.wire.base import options_of
 from firsthand.server.wire.completions import DEFAULT_MAX_TOKENS, CompletionBody, CompletionReply
+from firsthand.values import dataclass
 
 COMPLETIONS = "/v1/completions"
 

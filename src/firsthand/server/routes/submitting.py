@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,6 +28,7 @@ from firsthand.server.headers import at_end, request_id_of, timeout_of
 from firsthand.server.house import House
 from firsthand.server.sse import encode_json
 from firsthand.server.wire.base import Sampling, priority_of
+from firsthand.values import dataclass
 
 MAX_CHOICES_PER_BODY = 256  # prompts × n
 
