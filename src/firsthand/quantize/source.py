@@ -24,6 +24,7 @@ from firsthand.models import families
 from firsthand.models.spec import ModelSpec
 from firsthand.quant.formats import FloatFormat
 from firsthand.quantize.forward import Weights
+from firsthand.text.gguf_vocab import vocabulary_from_gguf
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.text.tokenizer_out import tokenizer_files
 from firsthand.values import dataclass
@@ -90,7 +91,7 @@ def config_of(source: Source) -> dict[str, Any]:
     if source.checkpoint.form == "safetensors":
         return {k: v for k, v in source.checkpoint.config.items() if k not in CONFIG_KEYS}
     spec = source.spec
-    special = source.tokenizer.vocabulary.special
+    tokenizer = source.tokenizer
     return {
         "architectures": [families.family(spec).config_name],
         "model_type": spec.architecture,
@@ -108,8 +109,8 @@ def config_of(source: Source) -> dict[str, Any]:
         "tie_word_embeddings": spec.tied_head,
         "attention_bias": spec.attention_bias,
         "mlp_bias": spec.mlp_bias,
-        "bos_token_id": special.bos_id,
-        "eos_token_id": sorted(special.end_ids),
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": sorted(tokenizer.end_ids),
         "torch_dtype": "float16",
     }
 
@@ -119,7 +120,8 @@ def write_companions(source: Source, folder: Path) -> None:
     if source.checkpoint.form == "safetensors":
         copy_companions(Path(source.checkpoint.path), folder, but={CONFIG})
         return
-    for name, content in tokenizer_files(source.tokenizer.vocabulary).items():
+    vocabulary = vocabulary_from_gguf(source.checkpoint.metadata, source.checkpoint.path)
+    for name, content in tokenizer_files(vocabulary).items():
         text = json.dumps(content, ensure_ascii=False)
         write_new(folder / name, [text.encode("utf-8", errors="surrogatepass")])
 

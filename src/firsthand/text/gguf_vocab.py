@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from firsthand.checks import is_integer, shown
@@ -127,7 +127,7 @@ def _byte_level(
         source=file,
         byte_level=True,
         pieces=pieces,
-        merges=_merges(metadata, pieces, file),
+        merges=_merges(metadata, file),
         texts=list(tokens),
         byte_ids=frozenset(),
         added=added,
@@ -251,23 +251,13 @@ def _byte_ids(tokens: Sequence[str], kinds: Sequence[TokenKind], file: str) -> f
     return frozenset(ids)
 
 
-def _merges(
-    metadata: Mapping[str, Any], pieces: Mapping[str, int], file: str
-) -> list[tuple[str, str]]:
+def _merges(metadata: Mapping[str, Any], file: str) -> list[tuple[str, str]]:
+    """Whether each is two pieces that make a third, the library looks when it takes them."""
     key = "tokenizer.ggml.merges"
-    merges: list[tuple[str, str]] = []
-    append = merges.append
     try:
-        for entry in _sequence(metadata, key, MAX_MERGES, file):
-            left, right = entry.split(" ", 1)
-            # Looked up for the KeyError, which is quicker than to ask first.
-            pieces[left], pieces[right], pieces[left + right]
-            append((left, right))
-    except (KeyError, ValueError, AttributeError):
-        raise CheckpointError(
-            file, f"{key}[{len(merges)}] is not two pieces that make a third, a space between"
-        ) from None
-    return merges
+        return [entry.partition(" ")[::2] for entry in _sequence(metadata, key, MAX_MERGES, file)]
+    except AttributeError:
+        raise CheckpointError(file, f"{key} has an entry that is not a string") from None
 
 
 def _merges_from_scores(
@@ -289,20 +279,27 @@ def _merges_from_scores(
         raise CheckpointError(
             file, f"a piece has {longest} characters; the limit is {MAX_SCORED_CHARS}"
         )
-    ranked = sorted(normal.items(), key=lambda item: (-scores[item[1]], item[1]))
     merges: list[tuple[str, str]] = []
-    for text, _ in ranked:
-        pairs = [
-            (text[:cut], text[cut:])
-            for cut in range(1, len(text))
-            if text[:cut] in normal and text[cut:] in normal
-        ]
-        if len(pairs) > 1:
-            pairs.sort(key=lambda pair: (normal[pair[0]], normal[pair[1]]))
-        merges += pairs
+    # A sort keeps the order of equals: of equal scores, the lower id is merged first.
+    for text in sorted(normal, key=lambda text: scores[normal[text]], reverse=True):
+        merges += _cuts(text, tokens, normal)
         if len(merges) > MAX_MERGES:
             raise CheckpointError(file, f"its pieces can be joined in over {MAX_MERGES} ways")
     return merges
+
+
+def _cuts(text: str, tokens: Sequence[str], normal: Mapping[str, int]) -> Iterable[tuple[str, str]]:
+    """The pairs of pieces that `text` can be cut into, the lowest ids first. They are the texts of
+    `tokens` themselves: half a million cuts of a large vocabulary would be 50 MB of copies."""
+    pairs = []
+    for cut in range(1, len(text)):
+        left = normal.get(text[:cut])
+        if left is not None:
+            right = normal.get(text[cut:])
+            if right is not None:
+                pairs.append((left, right))
+    pairs.sort()
+    return [(tokens[left], tokens[right]) for left, right in pairs]
 
 
 def _special(

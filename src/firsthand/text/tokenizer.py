@@ -60,10 +60,12 @@ class RenderedPrompt:
 
 
 class Tokenizer:
-    """One vocabulary. Immutable after construction; safe for several threads."""
+    """One vocabulary. Immutable after construction; safe for several threads. Of the `Vocabulary`
+    that it is made of it keeps no piece and no merge: those are the library's now, and were some
+    hundred thousand objects."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self._vocabulary = replace(vocabulary, pieces={}, merges=[], texts=[])
         self._codec = _build_codec(vocabulary)
         self._bytes = token_bytes_table(vocabulary)
         self._least_ids = _least_ids(vocabulary, self._bytes)
@@ -86,11 +88,6 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, Any], file: str = "gguf metadata") -> Tokenizer:
         """From the `tokenizer.*` keys of a GGUF file. Raises CheckpointError, UnsupportedModel."""
         return cls(vocabulary_from_gguf(metadata, file))
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """What it was made of."""
-        return self._vocabulary
 
     @property
     def vocab_size(self) -> int:

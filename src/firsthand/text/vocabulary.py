@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Mapping
 from enum import IntEnum
+from itertools import accumulate, chain
 from typing import Any, Literal
 
 from firsthand.errors import CheckpointError
@@ -210,11 +211,8 @@ def _whole_table(vocabulary: Vocabulary, added: set[int]) -> list[bytes] | None:
         whole, _ = codecs.charmap_encode("".join(texts), "strict", encoding)
     except UnicodeEncodeError:
         return None
-    table, start = [], 0
-    for text in texts:
-        stop = start + len(text)
-        table.append(whole[start:stop])
-        start = stop
+    stops = list(accumulate(map(len, texts)))
+    table = [whole[start:stop] for start, stop in zip(chain((0,), stops), stops, strict=False)]
     for token_id in added:
         marker = vocabulary.texts[token_id]
         table[token_id] = b"" if marker is None else _utf8(marker, vocabulary.source, token_id)
