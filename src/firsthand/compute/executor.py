@@ -7,7 +7,7 @@ Read next: `torch/executor.py` (the reference) and `native/executor.py` (the def
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -105,6 +105,50 @@ class Profiles(Protocol):
 
         A profiler takes time itself: the operators' times of such a trace are too long.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class SwapFacts:
+    """Weights of which only a part is in memory, and what that cost since the load.
+
+    `num_swapped` of `num_shards` come and go; `held_bytes` of the weights' file are in memory at a
+    time, at most; each step reads `step_bytes` from the disk. `read_bytes` were read so far, and
+    computing waited `wait_ms` for them.
+    """
+
+    num_shards: int
+    num_swapped: int
+    held_bytes: int
+    step_bytes: int
+    read_bytes: int
+    wait_ms: float
+
+
+class StoredWeights(Protocol):
+    """A file in which an executor's packed weights lie, mapped."""
+
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        """The whole file."""
+
+    @property
+    def places(self) -> Mapping[str, tuple[int, int]]:
+        """Where each weight lies in it: offset and bytes."""
+
+    def descriptor(self) -> AbstractContextManager[int]:
+        """The same file, open. Raises CheckpointError if it has been replaced since."""
+
+
+@runtime_checkable
+class Swaps(Protocol):
+    """An executor that can run with a part of its weights in memory: the native one."""
+
+    def swap(self, stored: StoredWeights, room_bytes: int | None) -> None:
+        """After `prepare`: hold at most `room_bytes` of weights in memory (None: all), and read the
+        rest as it is needed. Same bits. Raises CapacityExceeded when that is too little."""
+
+    def swap_facts(self) -> SwapFacts | None:
+        """None before `swap`."""
 
 
 class Executor(Protocol):

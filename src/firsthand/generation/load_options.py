@@ -29,6 +29,7 @@ MAX_BLOCK_SIZE = 1024
 MAX_ADAPTERS = 64
 MAX_ADAPTER_NAME = 256
 Attention = Literal["formula", "tiled", "fast"]
+Load = Literal["whole", "shards"]
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -55,6 +56,7 @@ class LoadKeywords(TypedDict, total=False):
     disabled_rules: Sequence[str]
     attention: Attention | None
     pack_cache: bool
+    load: Load
     compile: bool
     compile_buckets: Sequence[int] | None
     deterministic: bool
@@ -79,8 +81,9 @@ class LoadOptions:
     `memory_limit`: what weights, scratch, KV cache and process may take, in bytes or as "2GiB", or
     as a share of what is free, "80%". `disabled_rules` (native): fusion rules to leave out.
     `attention` (torch): which of its rungs. `pack_cache` (native): use the packed form of the model
-    on disk; write it if it is not there. `compile` (torch): steps that fit one of the
-    `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run compiled.
+    on disk; write it if it is not there. `load` (native): whole, or shards: what does not fit the
+    limit is read from the packed form while a step computes. `compile` (torch): steps that fit one
+    of the `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run compiled.
     `deterministic` (torch): only algorithms that give the same bits in every run; one that has none
     ends the request. `lora`: adapters to load with the model, names and their folders; a request
     names the one that it wants.
@@ -107,6 +110,7 @@ class LoadOptions:
     disabled_rules: Sequence[str] = ()
     attention: Attention | None = None
     pack_cache: bool = True
+    load: Load = "whole"
     compile: bool = False
     compile_buckets: Sequence[int] | None = None
     deterministic: bool = False
@@ -115,6 +119,7 @@ class LoadOptions:
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, get_args(ExecutorName))
         check_choice("quantization", self.quantization, get_args(Quantization))
+        check_choice("load", self.load, get_args(Load))
         check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
         check_choice("kv_layout", self.kv_layout, get_args(KVLayout))
         check_choice("kv_store", self.kv_store, get_args(KVStoreName))
@@ -147,8 +152,11 @@ class LoadOptions:
             _refuse("threads", self.threads is not None, "native")
             _refuse("disabled_rules", bool(self.disabled_rules), "native")
             _refuse("pack_cache", not self.pack_cache, "native")
+            _refuse("load", self.load != "whole", "native")
             check_buckets(self.compile_buckets)
         _check_adapters(self.lora)
+        if self.load == "shards" and not self.pack_cache:
+            raise InvalidRequest("load", "shards are those of the packed form; pack_cache is off")
         if self.compile_buckets is not None and not self.compile:
             raise InvalidRequest("compile_buckets", "is a part of compile, which is off")
 

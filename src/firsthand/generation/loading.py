@@ -21,13 +21,14 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from firsthand.compute.buckets import CompileFacts, Compiles, check_buckets
-from firsthand.compute.executor import Executor
+from firsthand.compute.executor import Executor, SwapFacts, Swaps
 from firsthand.config import Environment, read_environment
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.generation import planning
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.packing import KeepsPacked, Packing
 from firsthand.generation.report import AdapterFacts, LoadTimes
+from firsthand.generation.swapping import reader, swap_weights
 from firsthand.kvcache.contiguous import SPARE, ContiguousStore
 from firsthand.kvcache.paged import PagedStore
 from firsthand.kvcache.store import KVStore
@@ -41,7 +42,7 @@ from firsthand.values import dataclass
 from firsthand.weights.adapters import open_adapter
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.checkpoint import Checkpoint, Slot
-from firsthand.weights.loading import LoadReport, load
+from firsthand.weights.loading import LoadReport
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.packed_file import PackedFile
 from firsthand.weights.sources import Quantization, read_vector
@@ -132,6 +133,11 @@ class LoadedModel:
         return tuple(range(self.budget.num_blocks, self.store.num_blocks))
 
     @property
+    def swapping(self) -> SwapFacts | None:
+        """What shards cost so far; None where all weights stay."""
+        return self.executor.swap_facts() if isinstance(self.executor, Swaps) else None
+
+    @property
     def compiled_steps(self) -> CompileFacts | None:
         """What compiled steps did so far; None where nothing is compiled."""
         return self.executor.compiled_steps() if isinstance(self.executor, Compiles) else None
@@ -161,27 +167,26 @@ def load_model(
         opened_s = clock()
         executor = _executor(options, environment)
         packing = _packing(options, environment, checkpoint, executor)
-        packed = None if packing is None else packing.open()
+        read = reader(checkpoint, spec, options.quantization)
+        in_shards = options.load == "shards"
+        packed = None if packing is None else packing.open(sparing=in_shards)
+        if packed is None and packing is not None and in_shards:
+            packing.make(read, progress)
+            packed = packing.open(sparing=True)
         started_s = clock()
         # The packed form is being read by now, beside what only one thread can do.
         text = LateTokenizer(resolved.path, spec.vocab_size)
         if not late_text:
             text.take(checkpoint)
         tokenized_s = clock()
-        family = families.family(spec)
-        weights = load(
-            checkpoint,
-            family.slots(spec),
-            family.gguf_layout,
-            executor,
-            options.quantization,
-            progress,
-            packed,
-        )
+        weights = read(executor, progress, packed)
         loaded_s = clock()
     max_logit_rows = options.max_logit_rows or expected.max_sequences
     executor.prepare(families.program(spec), options.max_step_tokens, max_logit_rows)
-    adapters = _add_adapters(executor, family.slots(spec), options)
+    adapters = _add_adapters(executor, families.family(spec).slots(spec), options)
+    if in_shards:
+        room_bytes = planning.weights_room(expected, executor.memory(), spec, options)
+        swap_weights(executor, packing, packed, room_bytes)
     budget = planning.settle(expected, executor.memory(), spec, options)
     limits = Limits(
         vocab_size=spec.vocab_size,
@@ -255,13 +260,7 @@ def pack_model(
         found = packing.whole()
         if found is not None:
             return found
-        family = families.family(spec)
-        slots = family.slots(spec)
-        report = load(checkpoint, slots, family.gguf_layout, executor, quantization, progress)
-        try:
-            return PackedFile(packing.write(report))
-        except OSError as error:
-            raise CapacityExceeded(f"{model}: cannot be packed: {error}") from error
+        return PackedFile(packing.make(reader(checkpoint, spec, quantization), progress))
 
 
 @contextmanager

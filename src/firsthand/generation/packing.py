@@ -17,18 +17,19 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial as bound
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.errors import CheckpointError, FirsthandError
-from firsthand.quant.formats import Format
-from firsthand.weights.checkpoint import Checkpoint, FileIdentity
-from firsthand.weights.loading import LoadReport
+from firsthand.errors import CapacityExceeded, CheckpointError, FirsthandError
+from firsthand.quant.formats import Format, WeightSource
+from firsthand.weights.checkpoint import Checkpoint, FileIdentity, WeightSink
+from firsthand.weights.loading import LoadReport, Progress
 from firsthand.weights.packed_cache import PackedCache, packed_folder
 from firsthand.weights.packed_file import PackedEntry, PackedFile, write_packed
 from firsthand.weights.sources import Quantization
@@ -60,6 +61,25 @@ class KeepsPacked(Protocol):
     def open_packed(self, format: Format, n: int, k: int, stored: NDArray[np.uint8]) -> Any: ...
     def load_packed(self, name: str, weight: Any, format: Format) -> None: ...
     def packed(self) -> Sequence[StoredMatrix]: ...
+    def unpacked(self, source: WeightSource) -> StoredMatrix: ...
+
+
+class Later:
+    """A `WeightSink` that takes nothing yet: matrices are packed one by one, while a file of them
+    is written."""
+
+    def __init__(self, executor: KeepsPacked) -> None:
+        self._executor = executor
+        self.matrices: list[StoredMatrix] = []
+
+    def load_weight(self, source: WeightSource) -> None:
+        self.matrices.append(self._executor.unpacked(source))
+
+    def load_vector(self, name: str, values: NDArray[np.float32]) -> None:
+        """Vectors are read from the model's own file."""
+
+    def alias(self, name: str, target: str) -> None:
+        """So are ties."""
 
 
 class Packing:
@@ -73,24 +93,24 @@ class Packing:
         executor: KeepsPacked,
     ) -> None:
         self._cache = PackedCache(packed_folder(home), executor.packing_fingerprint())
-        self._source = os.path.realpath(checkpoint.path)
+        self.source = os.path.realpath(checkpoint.path)
         self._files: tuple[FileIdentity, ...] = tuple(checkpoint.files)
         self._opened_ns = time.time_ns()
         self._quantization = quantization
         self._executor = executor
         self.path: Path | None = None  # of the file in use
 
-    def open(self) -> TakenForm | None:
+    def open(self, *, sparing: bool = False) -> TakenForm | None:
         """The packed form if it is there. A bad one is removed, with a warning. Threads begin to
-        read all of it; `TakenForm.fits` waits for them."""
-        path = self._cache.find(self._source, self._files, self._quantization)
+        read all of it; `TakenForm.fits` waits for them. `sparing`: they hold little of it."""
+        path = self._cache.find(self.source, self._files, self._quantization)
         if path is None or not path.is_file():
             return None
         try:
             with closing(PackedFile(path)) as file:
                 if f"{file.header.key}.packed" != path.name:
                     raise CheckpointError(str(path), "is the packed form of something else")
-                return TakenForm(file, self._executor, self)
+                return TakenForm(file, self._executor, self, sparing)
         except (CheckpointError, ValueError) as error:
             self.discard(path, error)
             return None
@@ -98,7 +118,7 @@ class Packing:
     def whole(self) -> PackedFile | None:
         """The packed file if it is there and every bit is as it was written; closed. A bad one is
         removed, with a warning."""
-        path = self._cache.find(self._source, self._files, self._quantization)
+        path = self._cache.find(self.source, self._files, self._quantization)
         if path is None or not path.is_file():
             return None
         try:
@@ -115,10 +135,24 @@ class Packing:
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
-    def write(self, report: LoadReport) -> Path:
-        """Write what the executor holds, unless it is there. Raises OSError, CheckpointError when
-        the model has changed since, CapacityExceeded."""
-        content = self._cache.record(self._source, self._files, self._opened_ns)
+    def make(self, read: Callable[[WeightSink], LoadReport], progress: Progress | None) -> Path:
+        """Write what `read` finds in the model, with one matrix in memory at a time. Raises
+        CheckpointError when the model changes meanwhile, CapacityExceeded when the disk is full."""
+        sink = Later(self._executor)
+        try:
+            return self.write(read(sink), sink.matrices, progress)
+        except OSError as error:
+            raise CapacityExceeded(f"{self.source}: cannot be packed: {error}") from error
+
+    def write(
+        self,
+        report: LoadReport,
+        matrices: Sequence[StoredMatrix] | None = None,
+        progress: Progress | None = None,
+    ) -> Path:
+        """Write the matrices (None: what the executor holds), unless they are there. Raises
+        OSError, CheckpointError when the model has changed since, CapacityExceeded."""
+        content = self._cache.record(self.source, self._files, self._opened_ns)
         path = self._cache.path_of(content, self._quantization)
         kinds = {tensor.name: tensor.kind for tensor in report.tensors}
         weights = [
@@ -126,14 +160,15 @@ class Packing:
                 PackedEntry(each.name, each.shape, kinds[each.name], each.format, each.num_bytes),
                 each.pieces,
             )
-            for each in self._executor.packed()
+            for each in (self._executor.packed() if matrices is None else matrices)
         ]
         total = sum(entry.num_bytes for entry, _ in weights)
+        weights = _followed(weights, total, progress)
         with self._cache.writing(path, total) as partial:
             if partial is not None:
                 key = self._cache.key_of(content, self._quantization)
-                write_packed(partial, key, content, self._source, self._quantization, weights)
-        self._cache.drop_older(path, self._source, self._quantization)
+                write_packed(partial, key, content, self.source, self._quantization, weights)
+        self._cache.drop_older(path, self.source, self._quantization)
         return path
 
     def write_later(self, report: LoadReport) -> threading.Thread | None:
@@ -152,21 +187,45 @@ class Packing:
             self.write(report)
 
 
+Weights = list[tuple[PackedEntry, Callable[[], Iterable[memoryview]]]]
+
+
+def _followed(weights: Weights, total: int, progress: Progress | None) -> Weights:
+    """The same; whoever takes the pieces of one is seen to have it."""
+    if progress is None:
+        return weights
+    done_bytes = 0
+
+    def pieces(
+        entry: PackedEntry, taken: Callable[[], Iterable[memoryview]]
+    ) -> Iterator[memoryview]:
+        nonlocal done_bytes
+        yield from taken()
+        done_bytes += entry.num_bytes
+        progress(done_bytes, total)
+
+    return [(entry, bound(pieces, entry, taken)) for entry, taken in weights]
+
+
 class TakenForm:
     """`PackedForm` over a mapped file. Every matrix is checked before the first is handed over."""
 
-    def __init__(self, file: PackedFile, executor: KeepsPacked, packing: Packing) -> None:
+    def __init__(
+        self, file: PackedFile, executor: KeepsPacked, packing: Packing, sparing: bool
+    ) -> None:
         """Raises ValueError where a size or a format is wrong."""
         self._executor = executor
         self._packing = packing
         self._path = Path(file.name)
+        self.memory = file.memory
+        self.places = file.places()
+        self.descriptor = file.descriptor  # these three: `StoredWeights`
         self._matrices = {
             entry.name: (entry, executor.open_packed(entry.format, *entry.shape, memory))
             for entry, memory in file.weights()
         }
-        self._check = file.check(
-            max(1, executor.threads - 1)
-        )  # one core is for the rest of the load
+        # One core is for the rest of the load.
+        self._check = file.check(1 if sparing else max(1, executor.threads - 1), release=sparing)
 
     def fits(self, wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> bool:
         if self._found() != dict(wanted):

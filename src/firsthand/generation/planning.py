@@ -12,6 +12,7 @@ the KV cache gets what is left of the limit.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Protocol
 
 from firsthand.compute.executor import Held
@@ -24,6 +25,7 @@ from firsthand.memory.budget import (
     kv_bytes_per_token,
     make_budget,
     resolve_limit,
+    room_for_weights,
     share_of,
 )
 from firsthand.memory.machine import free_bytes
@@ -68,6 +70,8 @@ class Sizes(Protocol):
     def threads(self) -> int | None: ...
     @property
     def memory_limit(self) -> int | str: ...
+    @property
+    def load(self) -> str: ...
 
 
 def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes) -> Budget:
@@ -77,15 +81,28 @@ def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes) -> Budget:
     # The torch executor holds every weight as float32.
     held_as = sizes.quantization if sizes.executor == "native" else "none"
     slots = family.slots(spec)
+    sizes_bytes = planned_bytes(checkpoint, slots, family.gguf_layout, held_as)
     fixed = Fixed(
-        weights_bytes=planned_bytes(checkpoint, slots, family.gguf_layout, held_as),
+        weights_bytes=sum(sizes_bytes),
         scratch_bytes=_scratch_bytes(spec, sizes),
         process_bytes=PROCESS_BYTES[sizes.executor] + PROCESS_BYTES_PER_TOKEN * spec.vocab_size,
         estimated=True,
     )
     most = min(MOST_SEQUENCES, sizes.max_step_tokens, sizes.max_logit_rows or MOST_SEQUENCES)
     wish = _wish(spec, sizes, sizes.max_sequences or most)
-    return make_budget(_limit(sizes), fixed, wish)
+    limit = _limit(sizes)
+    room = room_for_weights(limit, fixed, wish)
+    if sizes.load == "shards" and room is not None:
+        # Which shards there are is known with the plan; two of them have to fit, at the least.
+        held_bytes = min(fixed.weights_bytes, max(room, sum(sorted(sizes_bytes)[-2:])))
+        fixed = replace(fixed, weights_bytes=held_bytes)
+    return make_budget(limit, fixed, wish)
+
+
+def weights_room(expected: Budget, held: Held, spec: ModelSpec, sizes: Sizes) -> int | None:
+    """What weights may hold at a time, with the scratch as measured; None: no limit is known."""
+    fixed = _settled(expected, held)
+    return room_for_weights(expected.limit, fixed, _wish(spec, sizes, expected.max_sequences))
 
 
 def settle(expected: Budget, held: Held, spec: ModelSpec, sizes: Sizes) -> Budget:
@@ -93,13 +110,18 @@ def settle(expected: Budget, held: Held, spec: ModelSpec, sizes: Sizes) -> Budge
 
     Raises CapacityExceeded when the estimate was too small and nothing is left for the cache.
     """
-    fixed = Fixed(
+    return make_budget(
+        expected.limit, _settled(expected, held), _wish(spec, sizes, expected.max_sequences)
+    )
+
+
+def _settled(expected: Budget, held: Held) -> Fixed:
+    return Fixed(
         weights_bytes=held.weights_bytes,
         scratch_bytes=held.scratch_bytes or expected.fixed.scratch_bytes,
         process_bytes=expected.fixed.process_bytes,
         estimated=False,
     )
-    return make_budget(expected.limit, fixed, _wish(spec, sizes, expected.max_sequences))
 
 
 def _wish(spec: ModelSpec, sizes: Sizes, max_sequences: int) -> Wish:

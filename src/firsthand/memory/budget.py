@@ -149,6 +149,19 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_size: int, kv_dt
     return num_layers * num_kv_heads * 2 * (head_size * BYTES_OF_TYPE[kv_dtype] + scale_bytes)
 
 
+def room_for_weights(limit: Limit, fixed: Fixed, wish: Wish) -> int | None:
+    """What is left for weights beside scratch, process, and the least that the cache is to hold: a
+    context that was asked for, else `TYPICAL_TOKENS`, of each sequence that was asked for."""
+    if limit.num_bytes is None:
+        return None
+    tokens = min(wish.context_length, TYPICAL_TOKENS)
+    blocks = wish.blocks(tokens) * (wish.max_sequences if wish.sequences_are_asked else 1)
+    if wish.context_is_asked:
+        blocks = max(blocks, wish.blocks(wish.context_length))
+    kv_bytes = blocks * wish.block_size * wish.bytes_per_token
+    return limit.num_bytes - fixed.scratch_bytes - fixed.process_bytes - kv_bytes
+
+
 def make_budget(limit: Limit, fixed: Fixed, wish: Wish) -> Budget:
     """Share out the limit. Raises CapacityExceeded when not even one sequence fits."""
     fit = None

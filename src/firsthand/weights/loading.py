@@ -148,8 +148,8 @@ def planned_bytes(
     slots: Sequence[Slot],
     gguf_layout: GgufLayout,
     quantization: Quantization,
-) -> int:
-    """What the weights will take, without reading one: `LoadReport.held_bytes`, but for scales
+) -> list[int]:
+    """What each weight will take, without reading one: `LoadReport.held_bytes`, but for scales
     that need float32 and for a tied tensor that the file holds twice. Raises as `load` does."""
     layout = gguf_layout if checkpoint.form == "gguf" else None
     infos = _match(with_parts(checkpoint, slots, layout), slots, layout).infos
@@ -162,7 +162,7 @@ def planned_bytes(
         held = wished_format(info, asked, is_head=slot.is_head)
         size = held.num_bytes(*slot.shape) if len(slot.shape) == 2 else 4 * slot.shape[0]
         places[info.file, info.offset] = size
-    return sum(places.values())
+    return list(places.values())
 
 
 def _hand_over(

@@ -61,10 +61,7 @@ class MappedFile:
 
     def release(self, offset: int, num_bytes: int) -> None:
         """Drop the whole pages inside the range from this process; they are read again on use."""
-        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        stop = (offset + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if stop > start:
-            self.data.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        _release(self.data, offset, num_bytes)
 
     def close(self) -> None:
         """Twice is allowed. With views about, the map is left to them."""
@@ -72,6 +69,22 @@ class MappedFile:
             with contextlib.suppress(BufferError):
                 self._map.close()
             self._map = None
+
+
+def release_view(view: NDArray[np.uint8]) -> None:
+    """`MappedFile.release` for a view, also after the file was closed."""
+    whole: Any = view.base
+    while not isinstance(whole, mmap.mmap):
+        whole = whole.base if isinstance(whole, np.ndarray) else whole.obj
+    start = view.ctypes.data - np.frombuffer(whole, dtype=np.uint8, count=1).ctypes.data
+    _release(whole, start, view.nbytes)
+
+
+def _release(whole: mmap.mmap, offset: int, num_bytes: int) -> None:
+    start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    stop = (offset + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if stop > start:
+        whole.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 class MappedCheckpoint:

@@ -25,7 +25,8 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +39,7 @@ from firsthand.errors import CheckpointError
 from firsthand.files import open_regular, parse_json_object
 from firsthand.quant.formats import ChannelFormat, FloatFormat, Format, GroupedFormat
 from firsthand.values import dataclass
-from firsthand.weights.mapped import MappedFile
+from firsthand.weights.mapped import MappedFile, release_view
 
 MAGIC: Final = b"FHPACKED"
 ALIGNMENT: Final = 4096  # a page, so that no weight shares one; kernels ask for 64
@@ -100,19 +101,42 @@ class PackedFile:
 
     def weights(self) -> Iterable[tuple[PackedEntry, NDArray[np.uint8]]]:
         """Each matrix with its bytes, read-only and aligned, no copy."""
-        offset = self._start
+        places = self.places()
         for entry in self.header.entries:
-            yield entry, self._file.view(offset, entry.num_bytes)
-            offset += _aligned(entry.num_bytes)
+            yield entry, self._file.view(*places[entry.name])
 
-    def check(self, num_threads: int) -> Check:
-        """Begin to read everything."""
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        return self._file.view(0, self.num_bytes)
+
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Where each matrix lies: offset and bytes."""
+        found, offset = {}, self._start
+        for entry in self.header.entries:
+            found[entry.name] = (offset, entry.num_bytes)
+            offset += _aligned(entry.num_bytes)
+        return found
+
+    @contextmanager
+    def descriptor(self) -> Iterator[int]:
+        """The same file, open. Raises CheckpointError if another has taken its name."""
+        descriptor, _ = open_regular(Path(self.name))
+        try:
+            status, opened = os.fstat(descriptor), self._file.identity
+            if (status.st_dev, status.st_ino) != (opened.device, opened.inode):
+                raise CheckpointError(self.name, "was replaced while it was opened")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def check(self, num_threads: int, *, release: bool = False) -> Check:
+        """Begin to read everything; `release`: each thread holds a section at a time."""
         starts = range(self._start, self.num_bytes, _SECTION_BYTES)
         sections = [
             (self._file.view(start, min(_SECTION_BYTES, self.num_bytes - start)), crc32)
             for start, crc32 in zip(starts, self.header.sums, strict=True)
         ]
-        return Check(self.name, sections, num_threads)
+        return Check(self.name, sections, num_threads, release)
 
     def verify(self) -> None:
         """Read everything now. Raises CheckpointError."""
@@ -126,11 +150,16 @@ class Check:
     """Threads that compare every section with its sum, until one differs. Each takes the next."""
 
     def __init__(
-        self, name: str, sections: list[tuple[NDArray[np.uint8], int]], num_threads: int
+        self,
+        name: str,
+        sections: list[tuple[NDArray[np.uint8], int]],
+        num_threads: int,
+        release: bool,
     ) -> None:
         self._name = name
         self._left = sections
         self._is_wrong = False
+        self._release = release
         self._threads = [
             threading.Thread(target=self._run, name="pack-check", daemon=True)
             for _ in range(min(num_threads, len(sections)))
@@ -153,6 +182,8 @@ class Check:
                 return
             if zlib.crc32(section.data) != crc32:
                 self._is_wrong = True
+            if self._release:
+                release_view(section)
 
 
 class _Sums:

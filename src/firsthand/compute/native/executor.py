@@ -17,22 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
-from firsthand.compute.executor import Held, ModelProgram, OpTime
+from firsthand.compute.executor import Held, ModelProgram, OpTime, StoredWeights, SwapFacts
 from firsthand.compute.fusion import RULES, check_rules, fuse
 from firsthand.compute.native import _native
 from firsthand.compute.native.cores import available_threads
 from firsthand.compute.native.packing import (
     Stored,
-    fill_rows,
+    Unpacked,
     new_packed,
+    pack,
     pack_floats,
     packing_fingerprint,
 )
+from firsthand.compute.native.shards import Choice, choose
 from firsthand.compute.plan import Op, Value, lay_out, record
 from firsthand.config import MAX_THREADS
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.store import KVStore
-from firsthand.quant.formats import Format, WeightSource, row_blocks
+from firsthand.quant.formats import Format, WeightSource
 from firsthand.quant.low_rank import LowRank
 
 MAX_HEAD_SIZE = 512
@@ -63,6 +65,8 @@ class NativeExecutor:
         self._bound: KVStore | None = None
         self._adapters: dict[str, int] = {}
         self._factors: list[_native.PackedWeight] = []
+        self._max_tokens = 0
+        self._swapped: Choice | None = None
         self._running = threading.Lock()
         self.recorded: list[Op] = []
         self.ops: list[Op] = []
@@ -87,13 +91,7 @@ class NativeExecutor:
         return other
 
     def load_weight(self, source: WeightSource) -> None:
-        n, k = source.shape
-        packed = new_packed(source.format, n, k)
-        for start, stop in row_blocks(n, k):
-            fill_rows(packed, start, source.rows(start, stop))
-        source.release()
-        self._weights[source.name] = packed
-        self._formats[source.name] = source.format
+        self.load_packed(source.name, pack(source), source.format)
 
     def packing_fingerprint(self) -> str:
         return packing_fingerprint()
@@ -108,6 +106,10 @@ class NativeExecutor:
     def load_packed(self, name: str, weight: _native.PackedWeight, format: Format) -> None:
         self._weights[name] = weight
         self._formats[name] = format
+
+    def unpacked(self, source: WeightSource) -> Unpacked:
+        """A matrix as `packed` would give it, without loading it."""
+        return Unpacked(source)
 
     def packed(self) -> list[Stored]:
         """Each loaded matrix as it is to be stored."""
@@ -149,6 +151,8 @@ class NativeExecutor:
         self._plan = plan
         self._bound = None
         self._adapters, self._factors = {}, []
+        self._max_tokens = max_tokens
+        self._swapped = None
 
     def add_adapter(self, name: str, factors: Sequence[LowRank]) -> None:
         places = {
@@ -166,6 +170,30 @@ class NativeExecutor:
         with self._alone() as plan:
             self._adapters[name] = plan.add_adapter(parts)
         self._factors += [matrix for part in parts for matrix in part[2:]]
+
+    def swap(self, stored: StoredWeights, room_bytes: int | None) -> None:
+        by_weight = {id(self._weights[name]): place for name, place in stored.places.items()}
+        places = {name: by_weight[id(weight)] for name, weight in self._weights.items()}
+        room = None if room_bytes is None else room_bytes - self._beside_bytes()
+        with self._alone() as plan:
+            choice = choose(self.ops, places, self._max_tokens, room)
+            with stored.descriptor() as file:
+                shards = [(s.first, s.last, s.ahead, s.behind) for s in choice.swapped]
+                _native.swap(plan, stored.memory, file, shards)
+            self._swapped = choice
+
+    def swap_facts(self) -> SwapFacts | None:
+        if self._swapped is None or self._plan is None:
+            return None
+        read_bytes, wait_ms = _native.swapped(self._plan)
+        return SwapFacts(
+            num_shards=self._swapped.num_shards,
+            num_swapped=self._swapped.num_swapped,
+            held_bytes=self._swapped.held_bytes,
+            step_bytes=self._swapped.step_bytes,
+            read_bytes=read_bytes,
+            wait_ms=wait_ms,
+        )
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         return self._replay(batch, store, trace=False)[0]
@@ -196,13 +224,23 @@ class NativeExecutor:
         return logits, entries
 
     def memory(self) -> Held:
-        held = [*self._weights.values(), *self._factors]
-        packed = {id(weight): weight.num_bytes for weight in held}
-        vectors = {id(vector): vector.nbytes for vector in self._vectors.values()}
+        weights_bytes = self._beside_bytes()
+        if self._swapped is not None:
+            weights_bytes += self._swapped.held_bytes
+        else:
+            panels = {id(w): w.parts()[0].nbytes for w in self._weights.values()}
+            weights_bytes += sum(panels.values())
         return Held(
-            weights_bytes=sum(packed.values()) + sum(vectors.values()),
+            weights_bytes=weights_bytes,
             scratch_bytes=self._plan.scratch_bytes if self._plan is not None else 0,
         )
+
+    def _beside_bytes(self) -> int:
+        """What lies beside the panels of the weights: vectors, scales of channels, adapters."""
+        held = {id(vector): vector.nbytes for vector in self._vectors.values()}
+        held |= {id(weight): weight.parts()[1].nbytes for weight in self._weights.values()}
+        held |= {id(factor): factor.num_bytes for factor in self._factors}
+        return sum(held.values())
 
     def _replay(
         self, batch: FlatBatch, store: KVStore, *, trace: bool

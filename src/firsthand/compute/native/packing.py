@@ -24,6 +24,8 @@ from firsthand.quant.formats import (
     GroupedFormat,
     GroupedWeight,
     Weight,
+    WeightSource,
+    row_blocks,
 )
 from firsthand.values import dataclass
 
@@ -73,6 +75,42 @@ def packing_fingerprint() -> str:
         for piece in Stored("sample", sample.format, weight).pieces():
             digest.update(piece)
     return digest.hexdigest()
+
+
+def pack(source: WeightSource) -> _native.PackedWeight:
+    """Block by block; then the source is released."""
+    n, k = source.shape
+    packed = new_packed(source.format, n, k)
+    for start, stop in row_blocks(n, k):
+        fill_rows(packed, start, source.rows(start, stop))
+    source.release()
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A matrix that is packed while it is written: no two of them are in memory at a time."""
+
+    source: WeightSource
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def format(self) -> Format:
+        return self.source.format
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.source.shape
+
+    @property
+    def num_bytes(self) -> int:
+        return new_packed(self.format, *self.shape).stored_bytes
+
+    def pieces(self) -> Iterator[memoryview]:
+        yield from Stored(self.name, self.format, pack(self.source)).pieces()
 
 
 def new_packed(

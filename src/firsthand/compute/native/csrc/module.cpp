@@ -26,6 +26,7 @@ using namespace firsthand;
 
 void bind_sampler(nb::module_& m);
 void bind_limits(nb::module_& m);
+void bind_shards(nb::module_& m);
 
 namespace {
 
@@ -393,4 +394,5 @@ NB_MODULE(_native, m) {
 
   bind_sampler(m);
   bind_limits(m);
+  bind_shards(m);
 }

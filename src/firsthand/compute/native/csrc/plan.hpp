@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "shards.hpp"
 #include "threads.hpp"
 
 namespace firsthand {
@@ -158,6 +159,9 @@ class Plan {
   void add_op(Op op);  // throws std::invalid_argument when sizes do not fit
   void finish();       // allocates the scratch; `run` allocates nothing (but for the times)
   void bind_store(std::vector<Cache> layers, int64_t slots);
+  // From now on weights come and go with their shards; not between a run and its `logits`.
+  void swap(std::unique_ptr<Shards> shards) { shards_ = std::move(shards); }
+  const Shards* shards() const { return shards_.get(); }
 
   // After `finish`, between two runs: one adapter more, whose number is returned. Allocates what its
   // rows need; throws std::invalid_argument, and changes nothing, when a shape does not fit.
@@ -205,6 +209,7 @@ class Plan {
   void check(const Batch& batch) const;
   void check_rows(const int32_t* rows, int64_t count, int64_t most) const;
   void locate(const Batch& batch);
+  void replay(size_t first, const Batch& batch, std::vector<double>* times);
   PrepareCall reading(const float* x, int64_t k, const std::vector<WeightRef>& weights);
   PrepareCall reading(const LinearOp& op, const int32_t* row_of);
   Prepared prepare(const PrepareCall& call, int64_t rows);
@@ -274,6 +279,7 @@ class Plan {
 
   std::vector<Cache> layers_;
   int64_t num_slots_ = 0;
+  std::unique_ptr<Shards> shards_;  // null: all weights stay
 };
 
 }  // namespace firsthand

@@ -35,8 +35,7 @@ const float* Plan::logits(const int32_t* rows, int64_t count) {
   Batch batch{};
   batch.logit_rows = rows;
   batch.num_logit_rows = count;
-  for (size_t i = head_; i < ops_.size(); ++i)
-    std::visit([&](const auto& one) { run_op(one, batch); }, ops_[i]);
+  replay(head_, batch, nullptr);
   return logits_.data();
 }
 

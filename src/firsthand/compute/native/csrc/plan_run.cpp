@@ -251,18 +251,24 @@ void Plan::run_op(const AddOp& s, const Batch& b) {
   });
 }
 
+void Plan::replay(size_t first, const Batch& batch, std::vector<double>* times) {
+  using Clock = std::chrono::steady_clock;
+  for (size_t i = first; i < ops_.size(); ++i) {
+    const Clock::time_point start = times ? Clock::now() : Clock::time_point();
+    if (shards_) shards_->before(static_cast<int64_t>(i));
+    std::visit([&](const auto& one) { run_op(one, batch); }, ops_[i]);
+    if (shards_) shards_->after(static_cast<int64_t>(i));
+    if (times)
+      times->push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+}
+
 const float* Plan::run(const Batch& batch, std::vector<double>* times) {
   last_tokens_ = 0;
   check(batch);
   const FlushDenormals flush;
   locate(batch);
-  using Clock = std::chrono::steady_clock;
-  for (const Op& op : ops_) {
-    const Clock::time_point start = times ? Clock::now() : Clock::time_point();
-    std::visit([&](const auto& one) { run_op(one, batch); }, op);
-    if (times)
-      times->push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-  }
+  replay(0, batch, times);
   last_tokens_ = batch.num_tokens;
   return logits_.data();
 }
