@@ -37,7 +37,7 @@ from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 pytestmark = pytest.mark.native
 
 WAIT_S = 90.0
-MODULE = "firsthand.generation.child"
+MODULE = "firsthand.generation.child_start"
 OPTIONS = LoadOptions(max_context=512, threads=1)
 
 
@@ -214,13 +214,14 @@ def test_only_the_parent_ends_it(child: Child, micro_folder: Path) -> None:
     assert isinstance(child.get(), Pong)
 
 
-PARENT = """
+PARENT = f"""MODULE = {MODULE!r}"""
+PARENT += """
 import os, socket, subprocess, sys, time
 from firsthand.generation.frames import Load, Ready, encode, parent_reader
 from firsthand.generation.load_options import LoadOptions
 ours, theirs = socket.socketpair()
 child = subprocess.Popen(
-    [sys.executable, "-m", "firsthand.generation.child", str(theirs.fileno()), str(os.getpid())],
+    [sys.executable, "-m", MODULE, str(theirs.fileno()), str(os.getpid())],
     pass_fds=[theirs.fileno()],
 )
 theirs.close()

@@ -1,7 +1,7 @@
 """Where a command begins: a Ctrl-C ends it from its first instruction on, without a traceback.
 
 Owns: what Ctrl-C does before there is a command, and after it.
-May not know: any command. Nothing but the standard library is loaded before `main` is called.
+May not know: any command. Hardly more than the standard library is loaded before `main` is called.
 Read next: `main.py`.
 
 While modules load, the operating system's own way holds: the process ends at once, by the signal.
@@ -19,6 +19,9 @@ def main() -> None:
     """The console script."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored here
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from firsthand.processes import expect_little_garbage
+
+    expect_little_garbage()
     importlib.import_module("firsthand.cli.main").main()
 
 

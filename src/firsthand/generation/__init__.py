@@ -10,8 +10,22 @@ comes back).
 
 from __future__ import annotations
 
-from firsthand.generation.completion import Chunk, Completion, TokenLogprob
-from firsthand.generation.llm import LLM
-from firsthand.generation.report import Report
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "LLM": "llm",
+    "Chunk": "completion",
+    "Completion": "completion",
+    "TokenLogprob": "completion",
+    "Report": "report",
+}
 
 __all__ = ["LLM", "Chunk", "Completion", "Report", "TokenLogprob"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when it is asked for: neither a server nor its engine's process needs `LLM`."""
+    if name in _PLACES:
+        return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ Memory that runs short costs the reserve first, which is told with the next answ
 that less is let in; then the requests at fault; and if nothing can be computed any more, this
 process, so that another begins with what is free then.
 
-    python -m firsthand.generation.child SOCKET_FD PARENT_PID
+Begun by `child_start.py`, with the descriptor of its socket and its parent's pid.
 """
 
 from __future__ import annotations
@@ -271,7 +271,3 @@ def main(arguments: Sequence[str]) -> int:
             connection.drain(LAST_WORDS_S)
             return 1
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

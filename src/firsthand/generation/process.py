@@ -2,7 +2,7 @@
 
 Owns: the socket pair, the start of the interpreter, the frames' way in and out, how it is ended.
 May not know: what the messages mean.
-Read next: `remote.py`, which watches it; `child.py`, what runs in it.
+Read next: `remote.py`, which watches it; `child_start.py` and `child.py`, what runs in it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                module, fd = "firsthand.generation.child", str(theirs.fileno())
+                module, fd = "firsthand.generation.child_start", str(theirs.fileno())
                 process = subprocess.Popen(
                     [sys.executable, "-m", module, fd, str(os.getpid())],
                     pass_fds=[theirs.fileno()],

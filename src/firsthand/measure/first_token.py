@@ -17,6 +17,11 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
+    if sys.pycache_prefix is not None:  # the parent's folder
+        sys.dont_write_bytecode = False
+    from firsthand.processes import expect_little_garbage
+
+    expect_little_garbage()  # as the command line does
     from firsthand.errors import FirsthandError
     from firsthand.generation.llm import LLM
 
