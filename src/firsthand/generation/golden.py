@@ -116,7 +116,7 @@ def write_golden(
         "tokens": list(tokens),
         "recorded_s": int(time.time()),
     }
-    write_atomically(path, json.dumps(record, indent=1))
+    write_atomically(path, json.dumps(record, indent=1).encode())
     return path
 
 

@@ -27,6 +27,7 @@ from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.generation import planning
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.packing import KeepsPacked, Packing
+from firsthand.generation.remembered import Remembered
 from firsthand.generation.report import AdapterFacts, LoadTimes
 from firsthand.generation.swapping import reader, swap_weights
 from firsthand.kvcache.contiguous import SPARE, ContiguousStore
@@ -37,6 +38,7 @@ from firsthand.models import families
 from firsthand.models.scaling import ROPE_TENSORS
 from firsthand.models.spec import ModelSpec
 from firsthand.scheduling.admission import Limits
+from firsthand.text.scored_merges import no_memory
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.values import dataclass
 from firsthand.weights.adapters import open_adapter
@@ -291,7 +293,9 @@ def read_spec(checkpoint: Checkpoint, max_context: int | None = None) -> ModelSp
 
 def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     if checkpoint.form == "gguf":
-        return Tokenizer.from_gguf(checkpoint.metadata, checkpoint.path)
+        environment = read_environment()
+        memory = Remembered(environment.home / "merges") if environment.pack_cache else no_memory
+        return Tokenizer.from_gguf(checkpoint.metadata, checkpoint.path, memory)
     return Tokenizer.from_folder(checkpoint.path)
 
 

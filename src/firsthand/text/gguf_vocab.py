@@ -1,24 +1,24 @@
 """The vocabulary inside a GGUF file.
 
-Owns: the keys `tokenizer.*`, the pre-tokenizers that GGUF names, merges out of scores.
+Owns: the keys `tokenizer.*`, the pre-tokenizers that GGUF names.
 May not know: the file's bytes (a reader gives the key/value table), the tokenizers library.
 Read next: `vocabulary.py` (the result), `tokenizer.py` (its user).
 
 Two kinds are known. `gpt2`: byte-level pieces and merges; `tokenizer.ggml.pre` names how text is
 cut into words first. `llama`: SentencePiece's byte-pair encoding, which has scores instead of
-merges: the pair whose joined piece has the highest score is merged first.
+merges: the pair whose joined piece has the highest score is merged first (`scored_merges.py`).
 Source: github.com/ggml-org/ggml/blob/master/docs/gguf.md; github.com/google/sentencepiece.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firsthand.checks import is_integer, shown
 from firsthand.errors import CheckpointError, UnsupportedModel
+from firsthand.text.scored_merges import SCORES, Memory, merges_from_scores, no_memory
 from firsthand.text.vocabulary import (
     MAX_MERGES,
     MAX_PIECE_CHARS,
@@ -37,7 +37,6 @@ from firsthand.text.vocabulary import (
 from firsthand.values import dataclass
 
 MAX_ALL_CHARS = 8_000_000
-MAX_SCORED_CHARS = 256  # of a piece without merges, which is cut at every character
 
 _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3_WORDS = (
@@ -98,8 +97,11 @@ _ROLES = {
 _END_ROLES = ("eos", "eot", "eom")
 
 
-def vocabulary_from_gguf(metadata: Mapping[str, Any], file: str) -> Vocabulary:
-    """The vocabulary in a GGUF's key/value table. Raises CheckpointError, UnsupportedModel."""
+def vocabulary_from_gguf(
+    metadata: Mapping[str, Any], file: str, memory: Memory = no_memory
+) -> Vocabulary:
+    """The vocabulary in a GGUF's key/value table. `memory` may keep the merges of a large one that
+    has scores. Raises CheckpointError, UnsupportedModel."""
     model = metadata.get("tokenizer.ggml.model")
     if not isinstance(model, str) or model not in ("gpt2", "llama"):
         raise UnsupportedModel(
@@ -109,7 +111,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any], file: str) -> Vocabulary:
     kinds = _kinds(metadata, len(tokens), file)
     if model == "gpt2":
         return _byte_level(metadata, tokens, kinds, file)
-    return _sentencepiece(metadata, tokens, kinds, file)
+    return _sentencepiece(metadata, tokens, kinds, file, memory)
 
 
 def _byte_level(
@@ -140,9 +142,14 @@ def _byte_level(
 
 
 def _sentencepiece(
-    metadata: Mapping[str, Any], tokens: list[str], kinds: list[TokenKind], file: str
+    metadata: Mapping[str, Any],
+    tokens: list[str],
+    kinds: list[TokenKind],
+    file: str,
+    memory: Memory,
 ) -> Vocabulary:
     _refuse_normalizers(metadata, file)
+    scores = _sequence(metadata, SCORES, MAX_TOKENS, file)
     prefix = _flag(metadata, "tokenizer.ggml.add_space_prefix", True, file)
     added = _added(tokens, kinds, byte_level=False)
     pieces = _pieces(tokens, kinds, added)
@@ -156,7 +163,7 @@ def _sentencepiece(
         source=file,
         byte_level=False,
         pieces=pieces,
-        merges=_merges_from_scores(metadata, tokens, kinds, file),
+        merges=merges_from_scores(scores, tokens, kinds, file, memory),
         texts=list(tokens),
         byte_ids=byte_ids,
         added=added,
@@ -258,48 +265,6 @@ def _merges(metadata: Mapping[str, Any], file: str) -> list[tuple[str, str]]:
         return [entry.partition(" ")[::2] for entry in _sequence(metadata, key, MAX_MERGES, file)]
     except AttributeError:
         raise CheckpointError(file, f"{key} has an entry that is not a string") from None
-
-
-def _merges_from_scores(
-    metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[TokenKind], file: str
-) -> list[tuple[str, str]]:
-    """Every way to join two pieces into a third, the highest score first."""
-    key = "tokenizer.ggml.scores"
-    scores = _sequence(metadata, key, MAX_TOKENS, file)
-    if len(scores) != len(tokens):
-        raise CheckpointError(file, f"{key} has {len(scores)} entries for {len(tokens)} tokens")
-    try:
-        if not all(map(math.isfinite, scores)):
-            raise CheckpointError(file, f"{key} has an entry that is not finite")
-    except (TypeError, OverflowError):
-        raise CheckpointError(file, f"{key} has an entry that is not a number") from None
-    normal = {text: id_ for id_, text in enumerate(tokens) if kinds[id_] is TokenKind.NORMAL}
-    longest = max(map(len, normal), default=0)
-    if longest > MAX_SCORED_CHARS:
-        raise CheckpointError(
-            file, f"a piece has {longest} characters; the limit is {MAX_SCORED_CHARS}"
-        )
-    merges: list[tuple[str, str]] = []
-    # A sort keeps the order of equals: of equal scores, the lower id is merged first.
-    for text in sorted(normal, key=lambda text: scores[normal[text]], reverse=True):
-        merges += _cuts(text, tokens, normal)
-        if len(merges) > MAX_MERGES:
-            raise CheckpointError(file, f"its pieces can be joined in over {MAX_MERGES} ways")
-    return merges
-
-
-def _cuts(text: str, tokens: Sequence[str], normal: Mapping[str, int]) -> Iterable[tuple[str, str]]:
-    """The pairs of pieces that `text` can be cut into, the lowest ids first. They are the texts of
-    `tokens` themselves: half a million cuts of a large vocabulary would be 50 MB of copies."""
-    pairs = []
-    for cut in range(1, len(text)):
-        left = normal.get(text[:cut])
-        if left is not None:
-            right = normal.get(text[cut:])
-            if right is not None:
-                pairs.append((left, right))
-    pairs.sort()
-    return [(tokens[left], tokens[right]) for left, right in pairs]
 
 
 def _special(

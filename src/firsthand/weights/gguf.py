@@ -107,6 +107,7 @@ def open_gguf(path: Path) -> Checkpoint:
     except BaseException:
         file.close()
         raise
+    file.release(0, cursor.position)  # a vocabulary is megabytes, and is in Python's objects now
     return MappedCheckpoint(str(path), "gguf", [file], tensors, {}, metadata)
 
 

@@ -85,7 +85,7 @@ def pull_hub(
         blobs = _fetch_all(pull, wanted, names)
         path = _write_snapshot(pull, blobs)
         if hub_id.revision != commit:
-            write_atomically(pull.repo / "refs" / hub_id.revision, commit)
+            write_atomically(pull.repo / "refs" / hub_id.revision, commit.encode())
     except OSError as error:
         raise DownloadFailed(f"{hub_id}: cannot write below {env.hf_cache}: {error}") from error
     return path

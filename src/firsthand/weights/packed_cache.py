@@ -108,7 +108,7 @@ class PackedCache:
             digest.update(f"{os.path.basename(file.path)} {file.num_bytes} {sha256}\n".encode())
         content = digest.hexdigest()
         record = {"files": [file.words() for file in files], "content": content}
-        write_atomically(self._record_path(source), json.dumps(record))
+        write_atomically(self._record_path(source), json.dumps(record).encode())
         return content
 
     @contextmanager

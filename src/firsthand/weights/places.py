@@ -110,11 +110,11 @@ def publish(partial: Path, final: Path) -> None:
     _sync(final.parent)
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content)
         publish(partial, path)
     finally:
         partial.unlink(missing_ok=True)
