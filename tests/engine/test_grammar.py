@@ -211,6 +211,7 @@ def test_struct_1_a_form_that_no_text_has_is_refused_before_it_runs() -> None:
     process.close()
 
 
+@pytest.mark.process
 def test_s_60_what_costs_too_much_is_refused_in_bounded_time() -> None:
     """Compiled first where it may be killed; what passes costs no more in this process."""
     process = GrammarProcess()

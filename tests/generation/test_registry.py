@@ -147,7 +147,7 @@ def test_one_in_use_never_leaves(how: str) -> None:
         else:
             a.entry = RegistryEntry(ServiceOptions("a"), pinned=True)
         with pytest.raises(ModelAway, match="no room") as away:
-            await house.enter("b")
+            await house.enter("b", 0.2)
         assert away.value.retry_after_s > 0
         assert house.loaded == {"a"}
         assert house.member("b").num_leases == 0

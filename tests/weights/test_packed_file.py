@@ -75,7 +75,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 def test_every_length_but_the_whole_is_refused(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "cut.packed"
     head = ALIGNMENT + 200
-    for length in [*range(0, head, 7), *range(head, len(whole), 997), len(whole) - 1]:
+    for length in [*range(0, head, 17), *range(head, len(whole), 1997), len(whole) - 1]:
         path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError):
             read_header(path)
@@ -88,12 +88,11 @@ def test_every_bit_of_the_header_counts(whole: bytes, tmp_path: Path) -> None:
     length = 44 + struct.unpack_from("<I", whole, 8)[0]
     path = tmp_path / "flipped.packed"
     for position in range(length):
-        for bit in (0, 3, 7):
-            changed = bytearray(whole)
-            changed[position] ^= 1 << bit
-            path.write_bytes(changed)
-            with pytest.raises(CheckpointError):
-                read_header(path)
+        changed = bytearray(whole)
+        changed[position] ^= 1 << position % 8
+        path.write_bytes(changed)
+        with pytest.raises(CheckpointError):
+            read_header(path)
 
 
 @pytest.mark.parametrize("section_bytes", [ALIGNMENT, 2 * ALIGNMENT, 3 * ALIGNMENT, 16 << 20])
