@@ -29,6 +29,8 @@ LONG_FUNCTIONS = {
 # nor anything that pickles below.
 FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle"}
 FORBIDDEN_MODULES |= {"joblib", "code", "codeop"}
+# Memory that has a name can be opened by whoever learns it (S-92).
+FORBIDDEN_MODULES |= {"_posixshmem", "multiprocessing"}
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_CALLS = {"torch.load", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
 FORBIDDEN_CALLS |= {"os.system", "os.popen", "object.__setattr__"}

@@ -1,0 +1,40 @@
+"""The table of promises is true: every test that it names is there, every id of a name is on it.
+
+Owns: that. May not know: what a test proves. Read next: `docs/reliability.md`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "reliability.md").read_text(encoding="utf-8")
+FOUND = {
+    (path.relative_to(TESTS).as_posix(), name)
+    for path in TESTS.rglob("test_*.py")
+    for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+}
+
+
+def named() -> set[tuple[str, str]]:
+    """Each test with the file that was named last before it."""
+    file, found = "", set()
+    for name in re.findall(r"`((?:\w+/)*test_\w+(?:\.py)?)`", PAGE):
+        if name.endswith(".py"):
+            file = name.removeprefix("tests/")
+        else:
+            found.add((file, name))
+    return found
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    assert len(named()) > 60
+    assert not named() - FOUND
+
+
+def test_every_promise_of_the_service_that_a_test_names_is_on_the_page() -> None:
+    """Of overload, losses and operation: O-, G-, OPS- and R-."""
+    pattern = re.compile(r"(?:^|_)(?:o|g|ops|r)_\d+(?=_)")
+    missing = {one for one in FOUND if pattern.search(one[1])} - named()
+    assert not missing
