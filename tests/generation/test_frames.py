@@ -191,7 +191,7 @@ def every_error() -> list[errors.FirsthandError]:
     found: list[errors.FirsthandError] = []
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.FirsthandError):
-            if issubclass(kind, InvalidRequest):
+            if issubclass(kind, InvalidRequest | errors.SourceRefused):
                 found.append(kind("field", "field: is wrong"))
             elif issubclass(kind, CheckpointError):
                 found += [kind("file", "is wrong"), kind("file", "is wrong", "tensor")]

@@ -177,6 +177,8 @@ def to_fault(error: BaseException) -> Fault:
     match error:
         case InvalidRequest():
             return Fault(type(error).__name__, text, (error.field,))
+        case errors.SourceRefused():
+            return Fault(type(error).__name__, text, (error.part,))
         case CheckpointError():
             return Fault(type(error).__name__, text, (error.file, error.tensor))
         case errors.FirsthandError():
@@ -193,7 +195,7 @@ def from_fault(fault: Fault) -> errors.FirsthandError:
     fields = fault.fields
     if not isinstance(kind, type) or not issubclass(kind, errors.FirsthandError):
         return EngineError(f"{fault.kind}: {fault.message}")
-    if issubclass(kind, InvalidRequest):
+    if issubclass(kind, InvalidRequest | errors.SourceRefused):
         field = (fields and fields[0]) or "request"
         return kind(field, fault.message.removeprefix(f"{field}: "))
     if issubclass(kind, CheckpointError):
