@@ -31,6 +31,7 @@ COMMANDS = [
     "verify",
     "selftest",
     "convert",
+    "merge",
 ]
 BENCH = ["bench latency", "bench throughput", "bench startup", "bench ablate", "bench compare"]
 

@@ -164,3 +164,30 @@ def test_convert(tmp_path: Path) -> None:
     done = called("convert", str(source), str(tmp_path / "new"))
     assert (done["num_tensors"], done["num_bytes"]) == (1, 24)
     assert (tmp_path / "new" / "model.safetensors").is_file()
+
+
+@pytest.mark.native
+def test_an_adapter_answers_and_can_be_merged(tmp_path: Path) -> None:
+    """`run --lora` and the merged model give one text, and the plain model another."""
+    pytest.importorskip("safetensors")
+    from tests.weights.adapter_files import write_adapter
+
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_micro_model(folder)
+    adapter = write_adapter(tmp_path / "adapter", lora_alpha=16)
+    done = called("merge", str(folder), str(tmp_path / "merged"), "--lora", str(adapter))
+    assert done["num_changed"] == 2
+    asked = ("--max-tokens", "12", "--temperature", "0", "--quantization", "none", "--ignore-end")
+
+    def answer(model: str, *more: str) -> str:
+        return str(called("run", str(tmp_path / model), "Hello", *asked, *more)["text"])
+
+    merged = answer("merged")
+    assert answer("mine", "--lora", f"one={adapter}") == merged != answer("mine")
+    said = called("run", str(folder), "Hello", "--lora", str(adapter), code=2)
+    assert said["error"]["message"].startswith("lora: must be NAME=FOLDER")
+    said = called("run", str(folder), "Hello", "--adapter", "two", code=2)
+    assert said["error"]["message"] == "adapter: 'two' is of no --lora"
+    said = called("plan", str(folder), "--lora", f"one={adapter}", code=2)
+    assert said["error"]["message"].startswith("lora: goes with run and chat")

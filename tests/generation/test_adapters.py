@@ -8,6 +8,7 @@ Read next: `weights/adapters.py`.
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +23,7 @@ pytest.importorskip("peft")
 pytest.importorskip("transformers")
 import peft
 import torch
+from safetensors.torch import load_file
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.fusion import RULES
@@ -29,6 +31,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.generation.llm import LLM
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import LoadedModel, load_model
+from firsthand.weights.merging import merge
 from tests.models.tiny_families import build, greedy, oracle
 
 pytestmark = [
@@ -216,3 +219,31 @@ def test_tokens_are_those_of_peft(made: Made) -> None:
             np.testing.assert_allclose(told, expected, atol=2e-4)
         with pytest.raises(InvalidRequest, match="'third' is not here; there are: first, second"):
             llm.generate(ids, adapter="third")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_merged_model_is_that_of_peft(made: Made, tmp_path: Path, dtype: torch.dtype) -> None:
+    """Each changed tensor is the exact sum, rounded once; peft's is at most two roundings away.
+    transformers loads the folder, and so do we."""
+    source = tmp_path / "source"
+    source.mkdir()
+    base = copy.deepcopy(made.models[""]).to(dtype)
+    base.save_pretrained(source)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(made.folder / name, source)
+    report = merge(source, Path(made.adapters["first"]), tmp_path / "merged")
+    theirs = peft.PeftModel.from_pretrained(base, made.adapters["first"]).merge_and_unload()
+    ours = type(base).from_pretrained(tmp_path / "merged", dtype="auto").state_dict()
+    plain = load_file(source / "model.safetensors")
+    found = load_file(tmp_path / "merged" / "model.safetensors")
+    assert found.keys() == plain.keys()
+    assert sum(not torch.equal(plain[name], found[name]) for name in found) == report.num_changed
+    for name, wanted in theirs.state_dict().items():
+        assert ours[name].dtype == dtype
+        if name not in found:  # experts, which transformers joins; or the head that is tied
+            assert torch.equal(ours[name], wanted)
+            continue
+        assert torch.equal(ours[name], found[name])
+        size = torch.finfo(dtype).eps * (plain[name].abs() + wanted.abs()).float()
+        assert bool(((ours[name] - wanted).abs() <= 2 * size + 2e-6).all()), name
+    load_model(tmp_path / "merged", LoadOptions(quantization="none", max_sequences=1))

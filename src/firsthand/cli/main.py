@@ -127,6 +127,7 @@ def build_app() -> typer.Typer:
         "verify": verify.verify,
         "selftest": check.selftest,
         "convert": models.convert,
+        "merge": models.merge,
     }
     for name, command in commands.items():
         app.command(name, cls=Command)(flat(command))

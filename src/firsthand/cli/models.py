@@ -1,4 +1,4 @@
-"""The commands for models on this machine: pull, list, show, rm, pack, convert.
+"""The commands for models on this machine: pull, list, show, rm, pack, convert, merge.
 
 Owns: how they are shown.
 May not know: where models lie, how they are fetched or read.
@@ -8,6 +8,7 @@ Read next: `weights/catalogue.py` and `weights/convert.py`, which do the work.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -223,6 +224,33 @@ def convert(
             )
         else:
             print(f"{done.destination}: {done.num_tensors} tensors, {in_bytes(done.num_bytes)}")
+
+
+def merge(
+    model: Model,
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A folder to write.")],
+    lora: Annotated[
+        Path, typer.Option("--lora", metavar="FOLDER", help="The adapter, as peft saves it.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Write a model with an adapter added to its weights for good."""
+    with reported(as_json):
+        from firsthand.config import read_environment
+        from firsthand.weights import catalogue, merging
+
+        report = progress()
+        done = merging.merge(
+            catalogue.resolve(model, read_environment()).path,
+            lora,
+            target,
+            lambda now, total: report("merging", now, total),
+        )
+        if as_json:
+            print_json(asdict(done))
+        else:
+            changed = f"{done.num_changed} tensors changed"
+            print(f"{done.destination}: {changed}, {in_bytes(done.num_bytes)}")
 
 
 def _state(file: HashedFile) -> str:

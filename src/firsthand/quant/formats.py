@@ -135,6 +135,13 @@ def row_blocks(n: int, k: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, n)
 
 
+def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The nearest, ties to even. Finite values only."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    even = bits >> np.uint32(16) & np.uint32(1)
+    return ((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)).astype(np.uint16)
+
+
 def bfloat16_to_float32(raw: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Exact: a bfloat16 is the upper half of a float32."""
     return (raw.astype(np.uint32) << 16).view(np.float32)

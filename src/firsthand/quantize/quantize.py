@@ -12,7 +12,6 @@ engine's own kernels. It gets its name only if the loss is within the limit, or 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -37,7 +36,7 @@ from firsthand.quantize.source import Source, config_of, open_source_model, writ
 from firsthand.quantize.writing import quantization_config, tensors_of, write_model
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
-from firsthand.weights.convert import new_folder
+from firsthand.weights.convert import check_new, new_folder
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.sources import Quantization
 
@@ -147,8 +146,7 @@ def quantize(
 
 
 def _check_texts(dst: Path, scheme: Scheme, calibration: str | None, judged_on: str | None) -> None:
-    if os.path.lexists(dst):
-        raise InvalidRequest("dst", f"{dst} exists already")
+    check_new(dst)
     if not dst.parent.is_dir():
         raise InvalidRequest("dst", f"{dst.parent} is no folder")
     if scheme.needs_calibration and calibration is None:

@@ -80,18 +80,13 @@ def convert(
     that is refused, InvalidRequest for a `dst` that exists or cannot be written,
     CapacityExceeded for a full disk; then nothing is left at `dst`.
     """
-    if os.path.lexists(dst):
-        raise InvalidRequest("dst", f"{dst} exists already")
+    check_new(dst)
     if not os.path.exists(src):
         raise ModelNotFound(f"{src}: no such file or folder")
     sources: list[TorchFile] = []
     try:
         _open_sources(src, sources)
         return _write_folder(src, dst, sources, progress, max_shard_bytes)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise CapacityExceeded(f"{dst}: the disk is full; nothing was kept") from error
-        raise InvalidRequest("dst", f"{dst} cannot be written: {error.strerror}") from error
     finally:
         for source in sources:
             source.close()
@@ -123,7 +118,7 @@ def _write_folder(
     max_shard_bytes: int,
 ) -> ConvertReport:
     total = sum(t.num_bytes for source in sources for t in source.tensors.values())
-    report = _counter(progress, total)
+    report = counter(progress, total)
     with new_folder(dst) as partial:
         files = write_shards(partial, list(_to_write(sources, report)), max_shard_bytes)
         copied = copy_companions(src if src.is_dir() else src.parent, partial)
@@ -132,12 +127,30 @@ def _write_folder(
     return ConvertReport(str(dst), files, copied, num_tensors, total, aliases)
 
 
+def check_new(dst: Path) -> None:
+    """Raises InvalidRequest where a new folder cannot be made."""
+    if os.path.lexists(dst):
+        raise InvalidRequest("dst", f"{dst} exists already")
+
+
 @contextlib.contextmanager
 def new_folder(dst: Path) -> Iterator[Path]:
     """A folder beside `dst`, which gets that name when the block ends, and is gone if it fails.
 
-    Raises InvalidRequest where `dst` has appeared meanwhile.
+    Raises InvalidRequest where `dst` has appeared meanwhile or cannot be written, CapacityExceeded
+    where the disk is full.
     """
+    try:
+        with _folder_beside(dst) as partial:
+            yield partial
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise CapacityExceeded(f"{dst}: the disk is full; nothing was kept") from error
+        raise InvalidRequest("dst", f"{dst} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _folder_beside(dst: Path) -> Iterator[Path]:
     partial = dst.parent / f".{dst.name}.partial-{secrets.token_hex(4)}"
     partial.mkdir()
     renamed = False
@@ -172,7 +185,7 @@ def _chunks(source: TorchFile, name: str, report: Callable[[int], None]) -> Iter
     source.release(name)
 
 
-def _counter(progress: Progress | None, total: int) -> Callable[[int], None]:
+def counter(progress: Progress | None, total: int) -> Callable[[int], None]:
     done = 0
 
     def count(num_bytes: int) -> None:
