@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from firsthand.errors import CapacityExceeded, FirsthandError, InvalidRequest, ModelNotFound
-from firsthand.generation import loading
+from firsthand.generation import loading, swapping
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.loading import LoadedModel, load_model, plan_model
 from firsthand.text.tokenizer import Tokenizer
@@ -157,7 +157,7 @@ def test_a_load_beyond_the_limit_is_refused_before_a_weight_is_read(
     def no_load(*_: object) -> None:
         raise AssertionError("a weight was read")
 
-    monkeypatch.setattr(loading, "load", no_load)
+    monkeypatch.setattr(swapping, "load", no_load)
     with pytest.raises(CapacityExceeded, match=r"estimated before the load\. memory_limit=\d+MiB"):
         load_model(micro_folder, LoadOptions(memory_limit="20MiB"))
 

@@ -213,8 +213,8 @@ def test_what_a_reload_changes() -> None:
 def test_several_models_and_what_each_has_of_its_own(tmp_path: Path) -> None:
     file = write(
         tmp_path,
-        'load = "request"\nmax-num-seqs = 4\n'
-        '[[model]]\npath = "a"\nload = "start"\npinned = true\n'
+        'load = "lazy"\nmax-num-seqs = 4\n'
+        '[[model]]\npath = "a"\nload = "whole"\npinned = true\n'
         '[[model]]\npath = "b"\nname = "other"\nmax_num_seqs = 8\nmemory-limit = "1GiB"\n',
     )
     settings = read(file=file).settings

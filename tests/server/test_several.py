@@ -74,7 +74,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         f'memory-limit = "{limit}"\n'
         f'min-model-stay = 0\nadmin-socket = "{admin}"\nthreads = 1\n'
         f'[[model]]\npath = "{models[0]}"\nname = "first"\n'
-        f'[[model]]\npath = "{models[1]}"\nname = "second"\nload = "request"\nmax-num-seqs = 3\n'
+        f'[[model]]\npath = "{models[1]}"\nname = "second"\nload = "lazy"\nmax-num-seqs = 3\n'
     )
     with launched(folder, "--config", str(config)) as server:
         server.wait_ready(60)

@@ -96,6 +96,12 @@ class Loading:
             "--pack-cache/--no-pack-cache", help="Use and keep the packed form of the model."
         ),
     ] = True
+    load: Annotated[
+        str,
+        typer.Option(
+            help="whole, or shards: what is over the limit is read while a step computes."
+        ),
+    ] = "whole"
     attention: Annotated[
         str | None,
         typer.Option(help="Of the torch executor: formula, tiled or fast; default: fast."),

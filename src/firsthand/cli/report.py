@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from firsthand.cli.budget_facts import budget_lines
 from firsthand.cli.output import in_bytes, print_table, say, table
 from firsthand.compute.buckets import CompileFacts
-from firsthand.compute.executor import OpTime
+from firsthand.compute.executor import OpTime, SwapFacts
 from firsthand.generation.completion import Completion
 from firsthand.generation.loading import LoadedModel
 from firsthand.weights.loading import LoadReport
@@ -40,11 +40,21 @@ def print_report(done: Completion, loaded: LoadedModel) -> None:
     say(f"forward   {report.forward_ms:9.1f} ms   in {report.num_steps} steps")
     say(f"sample    {report.sample_ms:9.1f} ms")
     say(f"detokenize{report.detokenize_ms:9.1f} ms")
+    if loaded.swapping is not None:
+        say(f"swapped   {swapping_line(loaded.swapping)}")
     if loaded.compiled_steps is not None:
         say(f"compiled  {compiled_line(loaded.compiled_steps)}")
     _print_memory(done, loaded)
     cause = "" if done.finish.cause is None else f" ({done.finish.cause!r})"
     say(f"ended     {done.finish_reason}{cause}, seed {done.seed}")
+
+
+def swapping_line(facts: SwapFacts) -> str:
+    """`12 of 30 shards, 61.2 MiB a step; 1.2 GiB read since the load, waited 310 ms for them`."""
+    return (
+        f"{facts.num_swapped} of {facts.num_shards} shards, {in_bytes(facts.step_bytes)} a step; "
+        f"{in_bytes(facts.read_bytes)} read since the load, waited {facts.wait_ms:.0f} ms for them"
+    )
 
 
 def compiled_line(facts: CompileFacts) -> str:

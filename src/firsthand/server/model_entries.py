@@ -7,7 +7,7 @@ Read next: `settings.py`.
     [[model]]
     path = "smollm2-135m"     # a known name, a folder, a .gguf file, or a hub id
     name = "small"            # what requests call it
-    load = "request"          # or "start"
+    load = "lazy"             # when a request asks; or "whole", "shards", "lazy-shards"
     pinned = true             # once it is loaded it stays
     max-model-len = 4096      # settings of its own, as the server has them
 """
@@ -25,7 +25,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.server.setting_kinds import Choice, Kind, Switch, Text
 from firsthand.values import dataclass
 
-LOADS = ("start", "request")
+LOADS = ("whole", "shards", "lazy", "lazy-shards")
 MAX_MODELS = 64
 
 

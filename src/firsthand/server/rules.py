@@ -7,6 +7,8 @@ Read next: `guard/middleware.py`, `guard/gate.py`, `../generation/service_values
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from firsthand.errors import InvalidRequest
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.member import RegistryEntry
@@ -74,7 +76,7 @@ def registry_entries(settings: Settings) -> list[RegistryEntry]:
 
 
 def registry_entry(settings: Settings, entry: ModelEntry) -> RegistryEntry:
-    own = settings.of_model(entry)
+    own = replace(settings.of_model(entry), load=entry.load or settings.load)
     template = None
     if own.chat_template is not None:
         try:
@@ -90,7 +92,7 @@ def registry_entry(settings: Settings, entry: ModelEntry) -> RegistryEntry:
     )
     return RegistryEntry(
         service,
-        at_start=(entry.load or settings.load) == "start",
+        at_start=not own.load.startswith("lazy"),
         pinned=entry.pinned,
         memory_limit=dict(entry.options).get("memory_limit"),
     )
@@ -116,5 +118,6 @@ def load_options(settings: Settings) -> LoadOptions:
         max_batch_wait_s=settings.max_batch_wait,
         min_batch_size=settings.min_batch_size,
         memory_limit=settings.memory_limit,
+        load="shards" if settings.load.endswith("shards") else "whole",
         lora=settings.adapters,
     )

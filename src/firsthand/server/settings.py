@@ -86,8 +86,11 @@ class Settings:
     ] = ()
     load: Annotated[
         str,
-        About(Choice(*LOADS), "When a model is loaded: at the start, or when a request asks."),
-    ] = "start"
+        About(
+            Choice(*LOADS),
+            "whole, or in shards, read from the disk while a step computes; lazy: at a request.",
+        ),
+    ] = "whole"
     served_model_name: Annotated[
         tuple[str, ...], About(Words(), "Names of the only model; default: its own.")
     ] = ()

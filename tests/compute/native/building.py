@@ -22,6 +22,8 @@ SOURCES = [
         "plan.cpp",
         "plan_run.cpp",
         "plan_rows.cpp",
+        "plan_adapters.cpp",
+        "shards.cpp",
         "weight.cpp",
         "dispatch.cpp",
         "threads.cpp",

@@ -176,6 +176,7 @@ struct Work {
              row_starts.data(),
              block_starts.data(),
              logit_rows.data(),
+             nullptr,
              static_cast<int64_t>(ids.size()),
              static_cast<int64_t>(row_starts.size()) - 1,
              kPositions / kBlock,

@@ -13,6 +13,7 @@ spread over the plan: while they compute, the disk has time for the next one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from firsthand.compute.plan import Op
 from firsthand.errors import CapacityExceeded
@@ -60,14 +61,17 @@ def choose(ops: Sequence[Op], places: Places, max_tokens: int, room_bytes: int |
     """The fewest shards to swap so that the weights' pages fit `room_bytes` (None: all stay).
     Raises CapacityExceeded when not even two of them do."""
     shards = cut(ops, places)
-    rows_bytes = sum(_rows_bytes(places[op.weights[0]], max_tokens) for op in _embeddings(ops))
     least = 0
     for count in range(len(shards) + 1):
         swapped = [shards[i * len(shards) // count] for i in range(count)]
-        held = sum(shard.num_bytes for shard in shards) + rows_bytes - _away_bytes(swapped)
-        if room_bytes is None or held <= room_bytes:
-            return Choice(_with_embeddings(ops, places, shards, swapped), len(shards), held)
-        least = held
+        staying = [shard for shard in shards if shard not in swapped]
+        embeddings = _embeddings(ops, places, staying) if swapped else []
+        least = sum(shard.num_bytes for shard in shards) - _away_bytes(swapped)
+        # The rows of a step lie scattered over the table.
+        least += sum(min(size, max_tokens * PANEL_ROWS * PAGE_BYTES) for _, (_, size) in embeddings)
+        if room_bytes is None or least <= room_bytes:
+            tables = [Shard(index, index, 0, (), (place,)) for index, place in embeddings]
+            return Choice((*tables, *_parting(swapped, staying)), len(shards), least)
     raise CapacityExceeded(
         f"memory has room for {max(0, room_bytes or 0) / 2**20:,.1f} MiB of weights, and with all "
         f"{len(shards)} shards swapped {least / 2**20:,.1f} MiB are there at a time"
@@ -112,34 +116,20 @@ def _away_bytes(swapped: Sequence[Shard]) -> int:
     return sum(sizes) - max(a + b for a, b in zip(sizes, [*sizes[1:], sizes[0]], strict=True))
 
 
-def _with_embeddings(
-    ops: Sequence[Op], places: Places, shards: Sequence[Shard], swapped: Sequence[Shard]
-) -> tuple[Shard, ...]:
-    """The rows of an embedding that a step has read are given back after it, unless a head that
-    stays has them too. Nothing is, where nothing has to be."""
-    if not swapped:
-        return ()
-    gone = set(swapped)
-    staying = {place for shard in shards if shard not in gone for place in shard.behind}
-    first = [
-        Shard(index, index, 0, (), (places[op.weights[0]],))
-        for index, op in enumerate(ops)
-        if op.name == "embed" and places[op.weights[0]] not in staying
-    ]
-    rest = [
-        Shard(s.first, s.last, s.num_bytes, s.ahead, tuple(p for p in s.behind if p not in staying))
-        for s in swapped
-    ]
-    return (*first, *rest)
+def _embeddings(
+    ops: Sequence[Op], places: Places, staying: Sequence[Shard]
+) -> list[tuple[int, Range]]:
+    """Operators that read rows of a table, which go after them; but not a table that stays because
+    it is the head's, too."""
+    kept = {place for shard in staying for place in shard.behind}
+    tables = [(i, places[op.weights[0]]) for i, op in enumerate(ops) if op.name == "embed"]
+    return [(index, place) for index, place in tables if place not in kept]
 
 
-def _rows_bytes(place: Range, max_tokens: int) -> int:
-    """At most, of the pages that the rows of one step lie in; `place` is the table's."""
-    return min(place[1], max_tokens * PANEL_ROWS * PAGE_BYTES)
-
-
-def _embeddings(ops: Sequence[Op]) -> list[Op]:
-    return [op for op in ops if op.name == "embed"]
+def _parting(swapped: Sequence[Shard], staying: Sequence[Shard]) -> list[Shard]:
+    """Without what another shard, that stays, has too."""
+    kept = {place for shard in staying for place in shard.behind}
+    return [replace(s, behind=tuple(p for p in s.behind if p not in kept)) for s in swapped]
 
 
 def _is_inner(op: Op) -> bool:
