@@ -30,7 +30,8 @@ class LlamaCpp:
         self._model = llama.llama_model_load_from_file(path.encode(), parameters)
         if not self._model:
             raise ValueError(f"llama.cpp does not load {path}")
-        self._vocab_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
+        self.vocabulary = llama.llama_model_get_vocab(self._model)
+        self._vocab_size = llama.llama_vocab_n_tokens(self.vocabulary)
         self._sizes = (0, 0)
         self._context: Any = None
         self._batch: Any = None
