@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from firsthand.server.listening import bind, uvicorn_config
+from firsthand.server.listening import bind, listener_of, uvicorn_config
 from firsthand.server.model_entries import ModelEntry
 from firsthand.server.running import Running, around, assemble
 from firsthand.server.settings import Configured, Settings
@@ -106,7 +106,8 @@ def guarded(script: Script | None = None, **values: object) -> Iterator[Guarded]
             configured, lambda: configured, registry_of(service), 0.0, asyncio.Event()
         )
         running.lifecycle.selfchecks["micro"].looked_up = True
-        server.append(uvicorn.Server(uvicorn_config(settings, around(running), running.peers)))
+        config = uvicorn_config(settings, around(running), running.peers)
+        server.append(listener_of(config, settings.receive_timeout))
         port = listeners[0].getsockname()[1]
         ready.append(Guarded(port, running, service, asyncio.get_running_loop()))
         asyncio.get_running_loop().call_later(0.02, started.set)

@@ -34,6 +34,7 @@ PATH = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Guarded]:
     with guarded(max_body_size=4096, receive_timeout=0.4) as found:
+        found.running.peers.linger_s = 0.5
         yield found
 
 

@@ -105,7 +105,8 @@ def test_s_70_in_every_way_of_writing_it(server: Guarded, path: str) -> None:
 def test_s_70_whatever_the_host_says(server: Guarded, host: str) -> None:
     for path in ("/v1/models", "/v1/chat/completions", "/metrics", "/docs", "/openapi.json"):
         for method in ("GET", "POST"):
-            assert statuses(server.exchange(ask(method, path, host), 3)) == [401], (method, path)
+            got = statuses(server.exchange(ask(method, path, host), 3))
+            assert got == ([400] if "/" in host else [401]), (method, path)
 
 
 def test_s_71_admin_verbs_are_not_on_the_public_port(server: Guarded) -> None:

@@ -141,3 +141,31 @@ def test_a_connection_that_is_cut_in_the_handshake_leaves_nothing(authority: Aut
                 opened.settimeout(10)
                 drain(opened)
         assert not server.running.peers.connections
+
+
+@pytest.mark.parametrize("begin", [b"", b"\x16\x03\x01\x02\x00\x01"])
+def test_a_handshake_that_does_not_end_is_ended(authority: Authority, begin: bytes) -> None:
+    certificate, key = authority.issue("server")
+    with (
+        guarded(ssl_certfile=certificate, ssl_keyfile=key, receive_timeout=0.3) as server,
+        server.connect() as opened,
+    ):
+        opened.settimeout(30)
+        opened.sendall(begin)
+        assert opened.recv(1) == b""
+
+
+def test_who_writes_all_before_reading_is_told_so_over_tls(authority: Authority) -> None:
+    certificate, key = authority.issue("server")
+    context = ssl.create_default_context(cafile=str(authority.file))
+    num_bytes = 24 << 20
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}"
+    with guarded(ssl_certfile=certificate, ssl_keyfile=key) as server:
+        server.running.peers.linger_s = 20.0
+        with (
+            server.connect() as opened,
+            context.wrap_socket(opened, server_hostname="localhost") as secure,
+        ):
+            secure.sendall(f"{head}\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+            secure.sendall(b" " * num_bytes)
+            assert secure.recv(65536).startswith(b"HTTP/1.1 413")

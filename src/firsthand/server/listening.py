@@ -7,10 +7,12 @@ Read next: `guard/connection.py`, `running.py`.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -107,11 +109,33 @@ def address(settings: Settings, listeners: Sequence[socket.socket]) -> str:
     return f"{scheme}://{host}:{port}{settings.root_path}"
 
 
-def listener_of(config: uvicorn.Config) -> uvicorn.Server:
+def listener_of(config: uvicorn.Config, handshake_s: float) -> uvicorn.Server:
     """uvicorn's server, which leaves signals to us: it would end at the first one."""
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+    server.startup = partial(_listen, server, handshake_s)  # type: ignore[method-assign]
     return server
+
+
+async def _listen(
+    server: uvicorn.Server, handshake_s: float, sockets: Sequence[socket.socket] | None = None
+) -> None:
+    """uvicorn lets a handshake of TLS take a minute; before its end a connection is neither counted
+    nor has it a deadline of ours."""
+    config, loop = server.config, asyncio.get_running_loop()
+
+    def protocol() -> asyncio.Protocol:
+        make: Any = config.http_protocol_class
+        return make(config=config, server_state=server.server_state, app_state={})  # type: ignore[no-any-return]
+
+    tls: dict[str, Any] = {}
+    if config.ssl is not None:
+        tls = {"ssl": config.ssl, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": 2.0}
+    server.servers = [
+        await loop.create_server(protocol, sock=one, backlog=BACKLOG, **tls)
+        for one in sockets or ()
+    ]
+    server.started = True
 
 
 def uvicorn_config(settings: Settings, app: Any, peers: Peers | None) -> uvicorn.Config:

@@ -7,15 +7,18 @@ Read next: `app.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
+from firsthand.checks import shown
+from firsthand.server.guard.refusal import Refused
 from firsthand.server.wire.replies import ErrorBody
 
 REF = "#/components/schemas/{model}"
@@ -39,10 +42,12 @@ def described(
     streams: bool = False,
     also: tuple[str, ...] = (),
     texts: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
     errors: tuple[int, ...] = (400, 404, 413, 415, 429, 500, 503),
 ) -> dict[str, Any]:
     """Keyword arguments of a route. `also`: other media types of body and reply. `streams`: it can
     answer with events. `texts`: the media types of a reply that is no JSON.
+    `flags`: words that may stand in the query; any other is refused by name.
     The schema of the body is added by `document`."""
     content: dict[str, Any] = {}
     if streams:
@@ -57,6 +62,7 @@ def described(
     route: dict[str, Any] = {
         "summary": summary,
         "response_model": None,
+        "dependencies": [Depends(_only(flags))],
         "responses": {
             200: ok,
             **{code: {"model": ErrorBody, "description": _ERRORS[code]} for code in errors},
@@ -64,6 +70,9 @@ def described(
     }
     if texts:
         route["response_class"] = PlainTextResponse
+    if flags:
+        parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in flags]
+        route["openapi_extra"] = {"parameters": parameters}
     if body is not None:
         reference = {"$ref": REF.format(model=body.__name__)}
         route["openapi_extra"] = {
@@ -73,6 +82,18 @@ def described(
             },
         }
     return route
+
+
+def _only(flags: tuple[str, ...]) -> Callable[[Request], Awaitable[None]]:
+    async def check(request: Request) -> None:
+        for name in request.query_params:
+            if name not in flags:
+                message = f"{shown(name)} in the query: fields are taken from the body alone"
+                if flags:
+                    message = f"{shown(name)}: the query may have {', '.join(flags)} and no more"
+                raise Refused(400, message, "unsupported_parameter", name)
+
+    return check
 
 
 def document(app: FastAPI, bodies: Sequence[type[BaseModel]]) -> dict[str, Any]:

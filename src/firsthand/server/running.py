@@ -195,13 +195,17 @@ async def serve_until_end(
 ) -> int:
     """Until a signal, or a load of the start that failed. The exit code."""
     settings = running.settings
-    public = listener_of(uvicorn_config(settings, around(running), running.peers))
+    public = listener_of(
+        uvicorn_config(settings, around(running), running.peers), settings.receive_timeout
+    )
     servers = [(public, listeners)]
     if admin is not None:
         drain = partial(running.begin_drain, "admin")
         verbs = Verbs(running.registry, running.gate.clock, drain, running.reload)
         app = AdminApp(verbs.table())
-        servers.append((listener_of(uvicorn_config(settings, app, None)), [admin]))
+        servers.append(
+            (listener_of(uvicorn_config(settings, app, None), settings.receive_timeout), [admin])
+        )
     say(f"Firsthand listens on {address(settings, listeners)}")
     return await _serve(running, servers)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant.formats import decode, float32_to_bfloat16, row_blocks
+from firsthand.values import dataclass
 from firsthand.weights.adapters import ModuleChange, read_changes
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
 from firsthand.weights.convert import (

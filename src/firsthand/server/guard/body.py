@@ -20,9 +20,13 @@ Receive = Callable[[], Awaitable[Message]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 JSON_TYPE = re.compile(rb"application/json[ \t]*(;[ \t]*charset[ \t]*=[ \t]*\"?utf-8\"?[ \t]*)?")
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
 _STRUCTURE = re.compile(rb'[\[\]{}"]')
 _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _LONGEST_NUMBER = re.compile(rb"[0-9]{400}")
+
+
+SMALL_BODY_BYTES = 64 << 10  # of one that nobody wants: it is there already, or nearly
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +53,48 @@ def check_head(method: str, http_version: str, headers: Headers, limits: BodyLim
     for name, value in headers:
         named.setdefault(name, []).append(value)
     encodings = named.get(b"transfer-encoding", [])
-    faults = {
-        "this version of HTTP is not spoken here": http_version not in ("1.0", "1.1"),
-        "exactly one Host header is needed": len(named.get(b"host", [])) != 1
-        and (http_version == "1.1" or b"host" in named),
-        "the only transfer coding is chunked": encodings not in ([], [b"chunked"]),
-        "HTTP/1.0 has no transfer codings": bool(encodings) and http_version == "1.0",
-        "a body has one length": bool(encodings) and b"content-length" in named,
-        "no other protocol is spoken here": b"upgrade" in named,
-    }
-    for message, found in faults.items():
+    hosts = named.get(b"host", [])
+    faults = (
+        (http_version not in ("1.0", "1.1"), None, "this version of HTTP is not spoken here"),
+        (
+            len(hosts) != 1 and (http_version == "1.1" or bool(hosts)),
+            "Host",
+            "exactly one Host header is needed",
+        ),
+        (
+            not all(map(_is_host, hosts)),
+            "Host",
+            "Host must be a name or an address, and may have a port",
+        ),
+        (
+            encodings not in ([], [b"chunked"]),
+            "Transfer-Encoding",
+            "the only transfer coding is chunked",
+        ),
+        (
+            bool(encodings) and http_version == "1.0",
+            "Transfer-Encoding",
+            "HTTP/1.0 has no transfer codings",
+        ),
+        (
+            bool(encodings) and b"content-length" in named,
+            "Content-Length",
+            "a body has one length",
+        ),
+        (b"upgrade" in named, "Upgrade", "no other protocol is spoken here"),
+    )
+    for found, header, message in faults:
         if found:
-            raise Refused(400, message, "invalid_request", close=True)
+            raise Refused(400, message, "invalid_request", header, close=True)
     coding = named.get(b"content-encoding", [b"identity"])
     if coding != [b"identity"]:
         message = "the body must not be compressed"
         raise Refused(415, message, "unsupported_media_type", "Content-Encoding", close=True)
+
+
+def _is_host(given: bytes) -> bool:
+    found = _HOST.fullmatch(given)
+    return found is not None and int(found[1] or 0) < 1 << 16
 
 
 def declared_bytes(headers: Headers) -> int | None:
@@ -78,6 +108,37 @@ def declared_bytes(headers: Headers) -> int | None:
 def has_body(headers: Headers) -> bool:
     chunked = any(name == b"transfer-encoding" for name, _ in headers)
     return chunked or bool(declared_bytes(headers))
+
+
+@dataclass(slots=True)
+class Incoming:
+    """`receive`, which remembers whether the request was read to its end."""
+
+    receive: Receive
+    headers: Headers
+    whole: bool = False
+
+    async def __call__(self) -> Message:
+        message = await self.receive()
+        self.whole |= message["type"] == "http.request" and not message.get("more_body", False)
+        return message
+
+    async def ends_soon(self, limits: BodyLimits) -> bool:
+        """Whether another request may follow on this connection, though this one is refused: a
+        small body is read for that, a large one is not."""
+        if self.whole or not has_body(self.headers):
+            return True
+        num_bytes = declared_bytes(self.headers)
+        waits = any(name == b"expect" for name, _ in self.headers)
+        if num_bytes is None or num_bytes > SMALL_BODY_BYTES or waits:
+            return False
+        try:
+            async with asyncio.timeout(limits.receive_timeout_s):
+                while (message := await self()).get("more_body", False):
+                    pass
+        except TimeoutError:
+            return False
+        return bool(message["type"] == "http.request")
 
 
 async def read_body(receive: Receive, headers: Headers, limits: BodyLimits) -> bytes:

@@ -7,7 +7,9 @@ Read next: `body.py`, which keeps the same limits for the body.
 
 A head that is not whole after the deadline is answered with 408, whether one byte of it came or
 none; one that cannot be parsed with 400. Both in the form of every other error, and the connection
-is closed: where a broken request ends is not known.
+is closed: where a broken request ends is not known. A client may still be sending then, and would
+lose the answer to the reset that a closed connection is: what it sends is read for a while, and
+dropped.
 """
 
 from __future__ import annotations
@@ -28,16 +30,22 @@ from firsthand.values import dataclass
 
 REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 REASONS |= {503: "Service Unavailable"}
+LINGER_S = 5.0
+LINGER_BYTES = 64 << 20
+MOST_LINGERING = 64  # of those that are one too many
+BODY_OVERHEAD = 16  # bytes of framing for each byte of a body, beyond those a head may have
 
 
 @dataclass(slots=True)
 class Peers:
     """All connections of one listener. `max_connections` bounds them, 0 is no bound; one whose
-    output is not read for `stall_s` is cut."""
+    output is not read for `stall_s` is cut; one whose request was refused before its end is read
+    on, unseen, for `linger_s`."""
 
     limits: BodyLimits
     max_connections: int = 0
     stall_s: float = 30.0
+    linger_s: float = LINGER_S
     connections: set[Connection] = field(default_factory=set)
     num_timed_out: int = 0
     num_malformed: int = 0
@@ -65,6 +73,10 @@ class Connection(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the head that is not whole yet
         self._seen: object = None  # the cycle of the last head that was
+        self._in_request = False  # a head was whole, its body is not yet
+        self._body_bytes = self._framed_bytes = 0  # of that body: what it is, what came
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._num_dropped = 0
 
     @property
     def cycle_is_open(self) -> bool:
@@ -78,18 +90,29 @@ class Connection(HttpToolsProtocol):
         peers = self._peers
         peers.connections.add(self)
         if 0 < peers.max_connections < len(peers.connections):
-            self._refuse(Refused(503, "too many connections", "queue_full", retry_after_s=1.0))
+            few = len(peers.connections) <= peers.max_connections + MOST_LINGERING
+            refused = Refused(503, "too many connections", "queue_full", retry_after_s=1.0)
+            self._refuse(refused, linger=few)
         else:
             self._start_timer()
 
     def data_received(self, data: bytes) -> None:
+        if self._linger_timer is not None:
+            self._drop(len(data))
+            return
         if self.transport.is_closing():
             return
+        begun = self._in_request
         super().data_received(data)
         if self.cycle is not self._seen:  # a whole head, and perhaps a body with it
             self._seen = self.cycle
             self._head_bytes = 0
             self._stop_timer()
+        elif begun:
+            self._framed_bytes += len(data)
+            most = self._peers.limits.max_header_bytes + BODY_OVERHEAD * self._body_bytes
+            if self._framed_bytes - self._body_bytes > most:
+                self._refuse(Refused(400, "the body is mostly framing", "invalid_request"))
         elif self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
             if self._head_bytes > self._peers.limits.max_header_bytes:
@@ -97,10 +120,39 @@ class Connection(HttpToolsProtocol):
             elif self._head_timer is None:
                 self._start_timer()
 
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._in_request = True
+        self._body_bytes = self._framed_bytes = 0
+        cycle: Any = self.cycle
+        cycle.transport = _Output(self)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_request = False
+        super().on_message_complete()
+
+    def close_after(self) -> None:
+        """Close when the client has read what was written. One that still sends would be told of a
+        reset connection instead: it is let send, for a while, and nothing of it is kept."""
+        if not self._in_request:
+            self.transport.close()
+        else:
+            self._linger()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._linger_timer is not None or self.transport.is_closing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._peers.connections.discard(self)
         self._stop_timer()
         self._stop_stall_timer()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -146,11 +198,49 @@ class Connection(HttpToolsProtocol):
             note_outcome(cycle.scope, "stalled")
         self.transport.abort()
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: Refused, *, linger: bool = True) -> None:
         self._stop_timer()
-        if not self.transport.is_closing():
-            self.transport.write(raw_response(refused))
+        cycle: Any = self.cycle
+        if self.is_closing:
+            return
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # whatever the app would still say
+            cycle.message_event.set()
+            if cycle.response_started:  # nothing of ours fits into the middle of an answer
+                self.transport.close()
+                return
+        self.transport.write(raw_response(refused))
+        if linger:
+            self._linger()
+        else:
             self.transport.close()
+
+    def _linger(self) -> None:
+        if self.is_closing:
+            return
+        self._linger_timer = self.loop.call_later(self._peers.linger_s, self.transport.close)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def _drop(self, num_bytes: int) -> None:
+        self._num_dropped += num_bytes
+        if self._num_dropped > LINGER_BYTES:
+            self.transport.close()
+
+
+class _Output:
+    """What an answer is written to: the connection's transport, but for its end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.write = connection.transport.write
+
+    def is_closing(self) -> bool:
+        return self._connection.is_closing
+
+    def close(self) -> None:
+        self._connection.close_after()
 
 
 def raw_response(refused: Refused) -> bytes:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from firsthand.server.guard.access import Access, route_path, take_prefix_once
 from firsthand.server.guard.body import (
     BodyLimits,
     Disconnected,
+    Incoming,
     check_head,
     check_json,
     has_body,
@@ -87,15 +88,17 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(choose_request_id(scope["headers"]), Caller(), self.gate.clock())
         answer = Answer(send, self._headers(call))
+        incoming = Incoming(receive, scope["headers"])
         try:
-            await self._guarded(scope, receive, answer, call)
+            await self._guarded(scope, incoming, answer, call)
         except Disconnected:
             pass
         except Refused as refused:
             call.error_code = refused.code
             note_outcome(scope, refused.ending)
             if not answer.started:
-                await send_refusal(answer, refused)
+                keeps = refused.close or await incoming.ends_soon(self.rules.limits)
+                await send_refusal(answer, refused if keeps else replace(refused, close=True))
         except Exception:
             note_outcome(scope, "failed", 500)
             raise

@@ -22,7 +22,7 @@ def models_router(house: House) -> APIRouter:
     router = APIRouter()
 
     @router.get(
-        "/v1/models", **described(None, ModelList, "The models that are here", errors=(500,))
+        "/v1/models", **described(None, ModelList, "The models that are here", errors=(400, 500))
     )
     async def models() -> Response:
         cards = [_card(house, name, service) for name, service in house.services.items()]
@@ -30,7 +30,7 @@ def models_router(house: House) -> APIRouter:
 
     # A hub id has a slash, so the name may hold one.
     @router.get(
-        "/v1/models/{name:path}", **described(None, ModelCard, "One model", errors=(404, 500))
+        "/v1/models/{name:path}", **described(None, ModelCard, "One model", errors=(400, 404, 500))
     )
     async def model(name: str) -> Response:
         return json_reply(_card(house, *house.find(name)))

@@ -38,20 +38,23 @@ METRIC_TYPES = ("text/plain", "application/openmetrics-text")
 def operations_router(house: House) -> APIRouter:
     router = APIRouter()
     add_service_checks(house)
-    health = described(None, StatusReply, "Is it well?", errors=(500, 503))
+    health = described(None, StatusReply, "Is it well?", errors=(400, 500, 503))
+    checks = described(
+        None, StatusReply, "Is it well, and what of it?", flags=("verbose",), errors=(400, 500, 503)
+    )
 
     @router.get("/health", **health)
     async def well() -> Response:
         return _sum(house.checks.run(), verbose=False)
 
-    @router.get("/readyz", **health)
+    @router.get("/readyz", **checks)
     async def ready(request: Request) -> Response:
         return _sum(house.checks.run(), verbose="verbose" in request.query_params)
 
-    @router.get("/livez", **health)
+    @router.get("/livez", **checks)
     async def live(request: Request) -> Response:
-        checks = house.checks.run(live_only=True)
-        return _sum(checks, verbose="verbose" in request.query_params)
+        found = house.checks.run(live_only=True)
+        return _sum(found, verbose="verbose" in request.query_params)
 
     @router.get("/v2/health/live", **health)
     async def live_v2() -> Response:
@@ -63,19 +66,21 @@ def operations_router(house: House) -> APIRouter:
 
     @router.get(
         "/v2/models/{name:path}/ready",
-        **described(None, StatusReply, "Does one model take requests?", errors=(404, 500, 503)),
+        **described(
+            None, StatusReply, "Does one model take requests?", errors=(400, 404, 500, 503)
+        ),
     )
     async def model_ready(name: str) -> Response:
         _, service = house.find(name)
         return _sum({name: _state_check(service)()}, verbose=False)
 
-    @router.get("/version", **described(None, VersionReply, "The version", errors=(500,)))
+    @router.get("/version", **described(None, VersionReply, "The version", errors=(400, 500)))
     async def version() -> Response:
         return json_reply({"version": house.version})
 
     @router.get(
         "/metrics",
-        **described(None, None, "For Prometheus", texts=METRIC_TYPES, errors=(500,)),
+        **described(None, None, "For Prometheus", texts=METRIC_TYPES, errors=(400, 500)),
     )
     async def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
@@ -84,7 +89,13 @@ def operations_router(house: House) -> APIRouter:
 
     for route in [one for one in router.routes if isinstance(one, APIRoute)]:
         # Probes ask so; the listener leaves the body out.
-        router.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
+        router.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=["HEAD"],
+            dependencies=route.dependencies,
+            include_in_schema=False,
+        )
     return router
 
 
