@@ -224,6 +224,10 @@ class Request:
         if self.pooling is not None or not self.stop.max_tokens:
             _check_generates_nothing(self)
 
+    def is_late(self, now_s: float) -> bool:
+        """Whether what comes at that time comes too late. Not even the last token is excepted."""
+        return self.deadline_s is not None and self.deadline_s <= now_s
+
     @property
     def generates(self) -> bool:
         return self.stop.max_tokens > 0

@@ -51,6 +51,7 @@ class Harness:
         stop: tuple[str, ...] = (),
         logprobs: int | None = None,
         continues: bool = True,
+        deadline_s: float | None = None,
     ) -> None:
         self.aborted: list[str] = []
         self.events = EventStream("r", 1, lambda request_id, index: self.aborted.append(request_id))
@@ -63,7 +64,7 @@ class Harness:
                 TokenEvent("r", token, 10.0 + at, -0.5, ((0, -1.0),), finish if last else None)
             )
         sampling = SamplingParams(logprobs=logprobs)
-        request = Request("r", (1, 2, 3), sampling, StopRules(99), seed=11)
+        request = Request("r", (1, 2, 3), sampling, StopRules(99), seed=11, deadline_s=deadline_s)
         ticks = count(20)
         self.stream = TextStream(
             self.events,
@@ -119,6 +120,14 @@ def test_stop_2_text_held_back_arrives_when_the_run_ends() -> None:
     assert (completion.text, completion.finish_reason) == ("wxyz", "length")
     _, completion = Harness([b"w", b"xyz"], END, stop=("xyz!",)).read()
     assert (completion.text, completion.finish_reason) == ("wxyz", "end_token")
+
+
+@pytest.mark.parametrize("deadline_s", [11.0, 11.5, None])
+def test_a_stop_string_may_come_too_late(deadline_s: float | None) -> None:
+    """The engine does not know that a token was the last one, so its deadline is looked at here."""
+    _, completion = Harness([b"ab", b"cd"], END, stop=("c",), deadline_s=deadline_s).read()
+    late = deadline_s == 11.0
+    assert completion.finish_reason == ("deadline" if late else "stop_string")
 
 
 def test_a_stop_string_in_the_last_token_wins_over_its_length() -> None:

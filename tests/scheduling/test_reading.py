@@ -219,3 +219,14 @@ def test_what_cannot_be_asked_is_refused_by_name(field: str, given: dict[str, ob
     with pytest.raises(InvalidRequest) as refused:
         request(**given)  # type: ignore[arg-type]
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("took_s", [0.5, 1.0])
+def test_the_only_vector_may_come_too_late(took_s: float) -> None:
+    machine = scheduler()
+    machine.add(request(prompt=4, pooling=Pooling.LAST, deadline_s=1.0), 0.0)
+    plan = machine.plan(0.0)
+    (event,) = machine.commit(plan, answer(plan), took_s)
+    assert event.finish is not None
+    late = took_s >= 1.0
+    assert event.finish.reason is (FinishReason.DEADLINE if late else FinishReason.LENGTH)

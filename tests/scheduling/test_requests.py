@@ -105,6 +105,19 @@ def test_a_deadline_that_is_past_already_and_none_that_is_stale() -> None:
     assert bench.ledger.reasons["later", 0] is FinishReason.DEADLINE
 
 
+@pytest.mark.parametrize("took_s", [0.5, 1.0, 2.0])
+def test_the_last_token_may_come_too_late(took_s: float) -> None:
+    """A step began in time, and ends when `deadline_s` has come: what it brings is no answer."""
+    bench = Bench()
+    bench.add("last", new=1, deadline_s=1.0)
+    plan = bench.machine.plan(0.0)
+    (event,) = bench.machine.commit(plan, bench.model.run(plan), took_s)
+    assert event.token_id is not None
+    late = took_s >= 1.0
+    assert ends([event]) == [(0, FinishReason.DEADLINE if late else FinishReason.LENGTH)]
+    assert not bench.machine.num_running
+
+
 def test_a_plan_that_only_ends_requests_is_empty_and_its_commit_tells_of_them() -> None:
     bench = Bench()
     bench.add("late", deadline_s=0.0)

@@ -153,7 +153,10 @@ class Choice:
             tail, stop = self._stops.add(self._detokenizer.finish())
             text += tail if stop is not None else tail + self._stops.finish()
         if stop is not None:
-            finish = Finish(FinishReason.STOP_STRING, stop)
+            late = self._job.request.is_late(event.at_s)
+            finish = (
+                Finish(FinishReason.DEADLINE) if late else Finish(FinishReason.STOP_STRING, stop)
+            )
         return text, finish
 
     @property

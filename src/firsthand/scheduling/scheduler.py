@@ -198,7 +198,9 @@ class Scheduler:
             if outcome is not None:
                 events.append(self._draw(sequence, outcome, now_s, part))
             elif not sequence.gap:  # nothing is generated
-                events.append(self._finish(sequence, FinishReason.LENGTH, now_s, 0, part))
+                late = sequence.request.is_late(now_s)
+                reason = FinishReason.DEADLINE if late else FinishReason.LENGTH
+                events.append(self._finish(sequence, reason, now_s, 0, part))
             elif part is not None:
                 events.append(_event(sequence, now_s, part))
         return events
@@ -320,6 +322,8 @@ class Scheduler:
         if sequence.leads:
             self._release_followers(sequence)
         if finish is not None:
+            if sequence.request.is_late(now_s):
+                finish = Finish(FinishReason.DEADLINE)
             self._end(sequence)
         return TokenEvent(
             sequence.request.request_id,
