@@ -41,7 +41,7 @@ def test_eval_is_one_line_of_json_with_progress_beside_it(model: str, text: Path
     found = json.loads(line)
     assert (found["metric"], found["model"]) == ("perplexity", model)
     assert (found["windows"], found["window"], found["tokens_scored"]) == (3, 64, 3 * 63)
-    assert (found["executor"], found["kv_dtype"]) == ("native", "float16")
+    assert (found["executor"], found["kv_dtype"]) == ("native", "int16")
     assert found["quantization"] == "int8"
     assert "int8/channel" in found["format"]
     assert found["perplexity"] > 1

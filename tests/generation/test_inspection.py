@@ -21,7 +21,8 @@ def test_a_folder(micro_folder: Path) -> None:
         None,
     )
     assert found.spec is not None and found.tokenizer is not None and found.plan is None
-    assert found.kv_bytes_per_token == 2 * found.spec.num_layers * found.spec.kv_width * 2
+    each_layer = 2 * (2 * found.spec.kv_width + 4 * found.spec.num_kv_heads)
+    assert found.kv_bytes_per_token == found.spec.num_layers * each_layer
     assert found.kv_bytes == found.kv_bytes_per_token * found.spec.context_length
     assert sum(kind.num_bytes for kind in found.kinds) == found.tensor_bytes
     assert sum(kind.num_tensors for kind in found.kinds) == len(found.tensors)

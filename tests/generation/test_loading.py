@@ -174,7 +174,7 @@ def test_a_plan_estimates_what_a_load_measures(micro_folder: Path) -> None:
     spec, budget = plan_model(micro_folder, LoadOptions(memory_limit="1GiB"))
     assert spec.context_length == 512
     assert budget.fixed.estimated
-    assert budget.kv_bytes == 16 * 512 * 256
+    assert budget.kv_bytes == 16 * 512 * 288
     assert budget.limit.num_bytes == 2**30
 
 

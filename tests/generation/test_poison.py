@@ -86,7 +86,7 @@ def answers(
 
 
 @pytest.mark.parametrize("with_nan", [False, True], ids=["raises", "nan"])
-@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["int16", "float16", "int8"])
 def test_s_45_g6_the_others_get_the_same_bits(
     micro_folder: Path, with_nan: bool, kv_dtype: str
 ) -> None:

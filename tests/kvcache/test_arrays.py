@@ -12,8 +12,8 @@ from firsthand.kvcache.arrays import KVArrays, KVLayout, KVType, to_int8
 from firsthand.kvcache.paged import PagedStore
 from firsthand.kvcache.store import KVStore
 
-SIZES = {"float32": 4, "float16": 2, "int8": 1}
-BOUNDS = {"float32": 0.0, "float16": 2.0**-11, "int8": 0.5 / 127}
+SIZES = {"float32": 4, "float16": 2, "int16": 2, "int8": 1}
+BOUNDS = {"float32": 0.0, "float16": 2.0**-11, "int16": 1.5 / 32767, "int8": 0.5 / 127}
 
 
 @pytest.mark.parametrize(("kv_dtype", "layout"), [*product(get_args(KVType), get_args(KVLayout))])
@@ -28,7 +28,7 @@ def test_what_is_written_is_read(kv_dtype: KVType, layout: KVLayout) -> None:
         assert (np.abs(read - wrote) <= BOUNDS[kv_dtype] * peak * 1.001).all()
     untouched = arrays.layer(1).read(np.array([1, 14, 17]))[0]
     assert not untouched.any() and not arrays.layer(0).read(slots)[0].any()
-    scales = 2 * 2 * 3 * 4 if kv_dtype == "int8" else 0
+    scales = 2 * 2 * 3 * 4 if kv_dtype.startswith("int") else 0
     assert arrays.slot_bytes == 2 * 2 * 3 * 8 * SIZES[kv_dtype] + scales
     assert arrays.slot_bytes == 2 * arrays.layer(0).slot_bytes
 

@@ -75,10 +75,10 @@ def test_s37_a_region_keeps_its_id_and_its_content_when_it_moves() -> None:
     assert (facts.num_compactions, facts.num_moved, facts.fragmentation) == (1, 64, 0.0)
 
 
-@pytest.mark.parametrize("kv_dtype", ["float16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["int16", "float16", "int8"])
 @pytest.mark.parametrize("layout", ["tiles", "rows"])
 def test_the_contiguous_store_moves_in_every_layer(kv_dtype: KVType, layout: KVLayout) -> None:
-    """To the bit, int8's scales with their codes, where source and target overlap."""
+    """To the bit, the scales of codes with them, where source and target overlap."""
     places: dict[int, int] = {}
     store = ContiguousStore(
         *(2, 1, 4),

@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 from firsthand.cli.output import in_bytes, print_table
 from firsthand.cli.report import shape_text
-from firsthand.generation.inspection import Inspection, PlanFacts, TokenizerFacts
+from firsthand.generation.inspection import KV_TYPE, Inspection, PlanFacts, TokenizerFacts
 from firsthand.models.spec import ModelSpec
 
 SPEC_NAMES = (
@@ -82,7 +82,7 @@ def print_facts(found: Inspection, tensors: bool, all_layers: bool) -> None:
     print(f"\nmemory        weights {in_bytes(found.tensor_bytes)}")
     if found.kv_bytes_per_token is not None and found.kv_bytes is not None:
         each, whole = in_bytes(found.kv_bytes_per_token), in_bytes(found.kv_bytes)
-        print(f"              KV {each} per token, {whole} for one full context (float16)")
+        print(f"              KV {each} per token, {whole} for one full context ({KV_TYPE})")
     if tensors:
         print()
         rows = [

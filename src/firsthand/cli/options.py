@@ -61,8 +61,8 @@ class Loading:
     ] = None
     max_context: MaxContext = None
     kv_dtype: Annotated[
-        str, typer.Option(help="Type of the KV cache: float16, float32 or int8.")
-    ] = "float16"
+        str, typer.Option(help="Type of the KV cache: int16, float16, float32 or int8.")
+    ] = "int16"
     kv_layout: Annotated[str, typer.Option(help="How keys lie in the KV cache: tiles or rows.")] = (
         "tiles"
     )

@@ -20,6 +20,7 @@ from firsthand.compute.plan import record
 from firsthand.config import read_environment
 from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.generation.loading import read_spec, read_tokenizer
+from firsthand.memory.budget import kv_bytes_per_token
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec
 from firsthand.values import dataclass
@@ -29,7 +30,7 @@ from firsthand.weights.loading import TiedTensor
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.tensor_names import canonical_names
 
-KV_BYTES_PER_NUMBER = 2  # float16, the default type of the cache
+KV_TYPE = "int16"  # the default type of the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class Inspection:
         """Keys and values of one token in float16."""
         if self.spec is None:
             return None
-        return 2 * self.spec.num_layers * self.spec.kv_width * KV_BYTES_PER_NUMBER
+        return kv_bytes_per_token(
+            self.spec.num_layers, self.spec.num_kv_heads, self.spec.head_size, KV_TYPE
+        )
 
     @property
     def kv_bytes(self) -> int | None:

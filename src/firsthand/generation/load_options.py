@@ -69,8 +69,8 @@ class LoadOptions:
 
     `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
     auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
-    one per core. `kv_dtype`: float16, float32 or int8. `kv_layout`: tiles or rows, how keys lie in
-    memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per
+    one per core. `kv_dtype`: int16, float16, float32 or int8. `kv_layout`: tiles or rows, how keys
+    lie in memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per
     sequence. `prefix_cache`: keep blocks of ended sequences for prompts that begin alike (paged).
     `scheduler`: fair, or static, a batch that nobody joins before it has ended.
     `max_step_tokens`: what one step computes at most; longer prompts take several steps.
@@ -94,7 +94,7 @@ class LoadOptions:
     quantization: Quantization = "auto"
     max_context: int | None = None
     threads: int | None = None
-    kv_dtype: KVType = "float16"
+    kv_dtype: KVType = "int16"
     kv_layout: KVLayout = "tiles"
     kv_store: KVStoreName = "paged"
     block_size: int = BLOCK_SIZE

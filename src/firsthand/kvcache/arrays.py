@@ -1,6 +1,6 @@
 """The memory of keys and values: its layouts, its number formats, and how both are read back.
 
-Owns: the arrays, one set per layer, and the formula of an int8 key. `read` and `write` say in
+Owns: the arrays, one set per layer, and the formulas of int8 and int16. `read` and `write` say in
 numpy what the kernels do.
 May not know: blocks, sequences, models.
 Read next: `store.py` (what a store is), `paged.py` and `contiguous.py` (the two there are).
@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from firsthand.memory.reservation import Reservation
 from firsthand.values import dataclass
 
-KVType = Literal["float16", "float32", "int8"]
+KVType = Literal["int16", "float16", "float32", "int8"]
 KVLayout = Literal["tiles", "rows"]
 
 TILE = 16  # slots; the kernels' lanes
 
 _DTYPES: dict[KVType, np.dtype[Any]] = {
+    "int16": np.dtype(np.int16),
     "float16": np.dtype(np.float16),
     "float32": np.dtype(np.float32),
     "int8": np.dtype(np.int8),
@@ -41,7 +42,9 @@ class LayerArrays:
 
     `tiles`: keys (N, G, D, 16), values (N, G, 16, D), scales (N, G, 16).
     `rows`: keys and values (N, 16, G, D), scales (N, 16, G).
-    Scales are there for int8 only: one per token and head, never running ones.
+    Scales are there for int8 and int16: one per token and head, never running ones. In `tiles` of
+    int16, two numbers lie side by side that kernels multiply together: a head's keys are
+    (D / 2, 16, 2), two dimensions of a position; its values (8, D, 2), two positions of one.
     """
 
     keys: NDArray[Any]
@@ -59,10 +62,16 @@ class LayerArrays:
     def read(self, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Keys and values (n, G, D) of so many slots, at least float32."""
         tile, lane = np.divmod(slots, TILE)
-        if self.layout == "tiles":
-            codes = (self.keys[tile, :, :, lane], self.values[tile, :, lane])
-        else:
+        if self.layout == "rows":
             codes = (self.keys[tile, lane], self.values[tile, lane])
+        elif self.keys.dtype == np.int16:
+            by_pairs, by_positions = self._pairs()
+            codes = (
+                by_pairs[tile, :, :, lane].reshape(len(slots), *self.keys.shape[1:3]),
+                by_positions[tile, :, lane // 2, :, lane % 2],
+            )
+        else:
+            codes = (self.keys[tile, :, :, lane], self.values[tile, :, lane])
         keys, values = (array.astype(np.result_type(array, np.float32)) for array in codes)
         if self.key_scales is not None and self.value_scales is not None:
             at = (tile, slice(None), lane) if self.layout == "tiles" else (tile, lane)
@@ -81,14 +90,25 @@ class LayerArrays:
         by_tile = self.layout == "tiles"
         if self.key_scales is not None and self.value_scales is not None:
             at = (tile, slice(None), lane) if by_tile else (tile, lane)
-            keys, self.key_scales[at] = to_int8(keys)
-            values, self.value_scales[at] = to_int8(values)
-        if by_tile:
-            self.keys[tile, :, :, lane] = keys
-            self.values[tile, :, lane] = values
-        else:
+            to_codes = to_int8 if self.keys.dtype == np.int8 else to_int16
+            keys, self.key_scales[at] = to_codes(keys)
+            values, self.value_scales[at] = to_codes(values)
+        if not by_tile:
             self.keys[tile, lane] = keys
             self.values[tile, lane] = values
+        elif self.keys.dtype == np.int16:
+            by_pairs, by_positions = self._pairs()
+            by_pairs[tile, :, :, lane] = keys.reshape(*keys.shape[:2], -1, 2)
+            by_positions[tile, :, lane // 2, :, lane % 2] = values
+        else:
+            self.keys[tile, :, :, lane] = keys
+            self.values[tile, :, lane] = values
+
+    def _pairs(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Tiles of int16 as they lie: keys (N, G, D / 2, 16, 2), values (N, G, 8, D, 2)."""
+        n, g, d, _ = self.keys.shape
+        keys = self.keys.reshape(n, g, d // 2, TILE, 2)
+        return keys, self.values.reshape(n, g, TILE // 2, d, 2)
 
 
 def to_int8(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -107,6 +127,32 @@ def to_int8(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.flo
     return codes, np.asarray(peak / np.float32(127), dtype=np.float32)
 
 
+def to_int16(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Codes (…, D), whole numbers, and steps (…): x ≈ code · step, where step is |x| / 32767 and
+    |x| the root of the sum of squares, so that the product of two such vectors of codes stays below
+    2³¹. The squares are summed over 16 lanes, which a tree joins, as everywhere in the kernels.
+
+    A NaN, an infinity or a square that overflows makes the step NaN and the codes 0: whatever reads
+    them is NaN.
+    """
+    limit, d = np.float32(32767), x.shape[-1]
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        squares = np.zeros((*x.shape[:-1], -(-d // TILE) * TILE), np.float32)
+        squares[..., :d] = x * x
+        lanes = np.zeros((*x.shape[:-1], TILE), np.float32)
+        for first in range(0, d, TILE):
+            lanes = lanes + squares[..., first : first + TILE]
+        while lanes.shape[-1] > 1:
+            half = lanes.shape[-1] // 2
+            lanes = lanes[..., :half] + lanes[..., half:]
+        norm = np.sqrt(lanes[..., 0])
+        norm = np.where(np.isfinite(norm), norm, np.float32(np.nan))
+        factor = limit / norm
+        factor = np.where(np.isfinite(factor), factor, np.float32(0))
+        codes = np.nan_to_num(np.rint(x * factor[..., None]), nan=0.0)
+    return codes, np.asarray(norm / limit, dtype=np.float32)
+
+
 class KVArrays:
     """`num_slots` slots (a multiple of 16) in every layer."""
 
@@ -117,11 +163,13 @@ class KVArrays:
         head_size: int,
         *,
         num_slots: int,
-        kv_dtype: KVType = "float16",
+        kv_dtype: KVType = "int16",
         layout: KVLayout = "tiles",
     ) -> None:
         if num_slots < TILE or num_slots % TILE:
             raise ValueError(f"{num_slots} slots are no whole number of tiles of {TILE}")
+        if kv_dtype == "int16" and head_size % 2:
+            raise ValueError(f"an int16 cache takes heads of an even size, not {head_size}")
         self.kv_dtype = kv_dtype
         self.layout = layout
         self.num_slots = num_slots
@@ -135,7 +183,7 @@ class KVArrays:
         )
 
         def scales() -> NDArray[np.float32] | None:
-            return reserve(scale_shape, np.dtype(np.float32)) if kv_dtype == "int8" else None
+            return reserve(scale_shape, np.dtype(np.float32)) if dtype.kind == "i" else None
 
         self._layers = [
             LayerArrays(

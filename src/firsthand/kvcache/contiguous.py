@@ -33,7 +33,7 @@ class ContiguousStore:
         *,
         num_slots: int,
         max_tokens: int,
-        kv_dtype: KVType = "float16",
+        kv_dtype: KVType = "int16",
         layout: KVLayout = "tiles",
     ) -> None:
         self._block_size = -(-max_tokens // TILE) * TILE

@@ -26,7 +26,7 @@ class PagedStore:
         *,
         num_blocks: int,
         block_size: int = BLOCK_SIZE,
-        kv_dtype: KVType = "float16",
+        kv_dtype: KVType = "int16",
         layout: KVLayout = "tiles",
     ) -> None:
         if block_size < TILE or block_size % TILE:

@@ -34,7 +34,7 @@ from firsthand.values import dataclass
 
 STEP_TOKENS = (64, 128, 256, 512)
 FORMATS = ("auto", "none", "int8", "int4")
-KV_TYPES = ("float16", "float32", "int8")
+KV_TYPES = ("int16", "float16", "float32", "int8")
 KV_LAYOUTS = ("tiles", "rows")
 KV_STORES = ("paged", "contiguous")
 BLOCK_SIZES = (16, 64, 256)

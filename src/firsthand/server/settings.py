@@ -122,8 +122,11 @@ class Settings:
     ] = 512
     block_size: Annotated[int, About(Count(16, 1024), "Tokens per block of the cache.")] = 16
     kv_cache_dtype: Annotated[
-        str, About(Choice("float16", "float32", "int8"), "Type of keys and values in the cache.")
-    ] = "float16"
+        str,
+        About(
+            Choice("int16", "float16", "float32", "int8"), "Type of keys and values in the cache."
+        ),
+    ] = "int16"
     quantization: Annotated[
         str,
         About(Choice("auto", "none", "int8", "int4"), "Of the weights; auto: the file's blocks."),

@@ -151,8 +151,10 @@ void linear(const Kernels& kernels) {
 
 void attention(const Kernels& kernels) {
   using Kinds = std::initializer_list<std::pair<CacheKind, const char*>>;
-  const Kinds kinds = {
-      {CacheKind::float32, "float32"}, {CacheKind::float16, "float16"}, {CacheKind::int8, "int8"}};
+  const Kinds kinds = {{CacheKind::float32, "float32"},
+                       {CacheKind::float16, "float16"},
+                       {CacheKind::int8, "int8"},
+                       {CacheKind::int16, "int16"}};
   for (const int32_t d : {2, 24, 64, 80})
     for (const auto& [kind, name] : kinds) {
       // Both layouts are to give the same lines, from the same inputs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_instruction_sets_agree_on_a_float16_cache() -> None:
     assert len(set(results.values())) == 1, sorted(results)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", get_args(KVType))
 def test_neither_layout_nor_block_size_nor_threads_change_a_bit(dtype: KVType) -> None:
     """Contexts around the borders of tiles (16) and chunks (64), one row and many; from three
     chunks on, two threads compute the chunks of a row apart."""
@@ -127,7 +128,7 @@ def test_neither_layout_nor_block_size_nor_threads_change_a_bit(dtype: KVType) -
             assert got.tobytes() == wanted, (threads, layout, size)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", get_args(KVType))
 def test_what_is_stored_is_what_the_formula_stores(dtype: KVType) -> None:
     """The kernels write into both layouts what kvcache/arrays.py writes, to the bit."""
     model = MicroModel.random(spec(), FORMATS["float32"])

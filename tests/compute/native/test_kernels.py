@@ -8,7 +8,7 @@ May not know: models. Read next: `test_executor.py`, the whole model; `digest.cp
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -199,11 +199,13 @@ def test_activation_and_sum_of_large_and_small(kind: str, isa: str) -> None:
     check(bench.run(), want + wide, U * (8 * wide * wide + 2 * np.abs(want + wide)) + 1e-34)
 
 
-def attention(q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, Doubles]:
+def attention(q: Doubles, k: Doubles, v: Doubles, integers: bool) -> tuple[Doubles, Doubles]:
     """softmax(q · kᵀ / √D) · v over positions 0 … own, for (T, H, D) and (T, G, D), and its bound.
 
     A score has a rounding per dimension, and an error of a score is one of its weight, relatively.
     A sum over positions has one per position of a chunk, three per chunk where chunks are merged.
+    In integers a query is half a step off in each dimension, and a weight half of one in each
+    chunk, where its step is that of the value, summed with these weights.
     """
     rows, heads, d = q.shape
     k, v = (np.repeat(one, heads // k.shape[1], axis=1) for one in (k, v))
@@ -215,13 +217,22 @@ def attention(q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, Doubles]:
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     of_score = (d + 5) * U * np.where(seen, sizes, 0).max(-1)
+    half_step = 0.501 / 32767
+    if integers:
+        q_steps = half_step * np.linalg.norm(q, axis=-1).T
+        of_score += q_steps[..., None].max(-1) * np.abs(k).sum(-1).max() / np.sqrt(d)
     error = np.expm1(2 * of_score) + (64 + 3 * -(-rows // 64) + 30) * U
     want = np.einsum("hqk,khd->qhd", weights, v)
-    return want, np.einsum("hqk,khd->qhd", weights, np.abs(v)) * error.T[..., None]
+    bound = np.einsum("hqk,khd->qhd", weights, np.abs(v)) * error.T[..., None]
+    for start in range(0, rows if integers else 0, 64):
+        chunk, norms = slice(start, start + 64), np.linalg.norm(v[start : start + 64], axis=-1)
+        total = np.einsum("hqk,kh->qh", weights[..., chunk], norms)
+        bound += half_step * total[..., None] * (np.abs(v[chunk]) / norms[..., None]).sum(0)
+    return want, bound
 
 
 @pytest.mark.parametrize("isa", instruction_sets())
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", get_args(KVType))
 @pytest.mark.parametrize("head_size", [2, 24, 80])
 def test_store_and_attend(head_size: int, dtype: KVType, isa: str) -> None:
     """Many rows at once against the formula over what the store holds; one row at a time, around
@@ -260,8 +271,8 @@ def test_store_and_attend(head_size: int, dtype: KVType, isa: str) -> None:
         slots = batch(store, (1, 0, np.arange(rows))).slots()
         stored = store.layer(0).read(slots)
         for got, exact in zip(stored, (k, v), strict=True):
-            if dtype == "int8":
-                check(got, exact.astype(np.float64), _half_step(exact))
+            if dtype in {"int8", "int16"}:
+                check(got, exact.astype(np.float64), _half_step(exact, dtype))
             else:
                 assert np.array_equal(got, exact.astype(dtype))
         for count in CONTEXTS:
@@ -270,13 +281,18 @@ def test_store_and_attend(head_size: int, dtype: KVType, isa: str) -> None:
                 single.run(0, count - 1, place)
             row = single.run(count - 1, count, place)
             assert row.tobytes() == results[0][count - 1].tobytes(), (layout, count)
-    wide = (q.reshape(rows, heads, head_size), *stored)
-    want, bound = attention(*(one.astype(np.float64) for one in wide))
+    wide = q.reshape(rows, heads, head_size).astype(np.float64)
+    wide_keys, wide_values = (one.astype(np.float64) for one in stored)
+    want, bound = attention(wide, wide_keys, wide_values, dtype == "int16")
     check(results[0], want.reshape(rows, -1), bound.reshape(rows, -1))
     assert len({result.tobytes() for result in results}) == 1
 
 
-def _half_step(x: Floats) -> Doubles:
-    """How far 8 bits may be from it: half of max|x| / 127, per token and head."""
-    peak = np.abs(x).max(axis=-1, keepdims=True).astype(np.float64)
-    return np.asarray(np.broadcast_to(0.5001 * peak / 127, x.shape), np.float64)
+def _half_step(x: Floats, dtype: KVType) -> Doubles:
+    """How far codes may be from it: half of max|x| / 127, or of |x| / 32767, per token and head."""
+    wide = x.astype(np.float64)
+    if dtype == "int8":
+        step = np.abs(wide).max(axis=-1, keepdims=True) / 127
+    else:
+        step = np.linalg.norm(wide, axis=-1, keepdims=True) / 32767
+    return np.asarray(np.broadcast_to(0.502 * step, x.shape), np.float64)

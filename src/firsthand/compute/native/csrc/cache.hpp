@@ -3,10 +3,16 @@
 // Owns: where a key or a value lies (kernels.hpp, `Cache`), and its number formats:
 //   int8   code = round(x · (127 / max|x|)), x ≈ code · scale, scale = max|x| / 127, per token and
 //          head, fixed when the token is written
+//   int16  code = round(x · (32767 / |x|)), x ≈ code · step, step = |x| / 32767, where |x| is the
+//          root of the sum of squares: likewise per token and head. In tiles, two dimensions of a
+//          key and two positions of a value lie side by side, as the 16-bit product wants them:
+//          keys (d / 2, 16, 2), values (8, d, 2)
 // May not know: scores, queries, who owns a slot.
 // Limit that it meets: the reading of memory.
 // Read next: attention.hpp.
 #pragma once
+
+#include <limits>
 
 #include "rows.hpp"
 
@@ -112,6 +118,79 @@ struct FloatChunk {
   F32 value(int j, int64_t i, int) const { return load(values + j * stride + i); }
 };
 
+// Codes of int16, written in whole vectors, and the step. A NaN, an infinity or a square that overflows makes the step NaN, and
+// the codes 0: what is made of them is NaN.
+inline float round_to_words(const float* x, int d, int16_t* codes) {
+  F32 squares = zero();
+  each_lanes(d, [&](int64_t i, int n) {
+    const F32 v = load_n(x + i, n);
+    squares = add(squares, mul(v, v));
+  });
+  const float norm = std::sqrt(sum(squares)), to_code = norm > 0.0f ? 32767.0f / norm : 0.0f;
+  const F32 factor = set1(std::isfinite(to_code) ? to_code : 0.0f);
+  if (!std::isfinite(norm)) {
+    std::memset(codes, 0, sizeof(int16_t) * static_cast<size_t>(d));
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  each_lanes(d, [&](int64_t i, int n) {
+    store_words(codes + i, to_int(mul(load_n(x + i, n), factor)));
+  });
+  return norm / 32767.0f;
+}
+
+// `count` ≤ 64 positions of one key/value head in int16, 16 by 16, in the order of tiles: from tiles
+// where they lie, from rows by way of `memory`.
+struct WordChunk {
+  const int16_t* keys[kChunk / kTile];
+  const int16_t* values[kChunk / kTile];
+  const float* key_steps[kChunk / kTile];
+  const float* value_steps[kChunk / kTile];
+
+  WordChunk(const AttendCall& c, int64_t sequence, int g, int64_t start, int count, float* memory) {
+    const Cache& cache = c.cache;
+    const int64_t* starts = c.block_starts + sequence * c.max_blocks;
+    for (int v = 0; v * kTile < count; ++v) {
+      const int64_t position = start + v * kTile;
+      const int64_t tile = (starts[position / c.block_size] + position % c.block_size) / kTile;
+      const int64_t at = (tile * cache.g + g) * kTile, size = int64_t{kTile} * cache.d;
+      if (cache.tiles) {
+        keys[v] = static_cast<const int16_t*>(cache.keys) + at * cache.d;
+        values[v] = static_cast<const int16_t*>(cache.values) + at * cache.d;
+        key_steps[v] = cache.key_scales + at;
+        value_steps[v] = cache.value_scales + at;
+      } else {
+        auto* codes = reinterpret_cast<int16_t*>(memory) + 2 * v * size;
+        float* steps = memory + kChunk / kTile * size + 2 * v * kTile;
+        const int left = count - v * kTile;
+        turn(cache, tile * kTile * cache.g + g, left < kTile ? left : kTile, codes, steps);
+        keys[v] = codes;
+        values[v] = codes + size;
+        key_steps[v] = steps;
+        value_steps[v] = steps + kTile;
+      }
+    }
+  }
+
+ private:
+  // `count` positions from rows, the first at `at`; the others become 0.
+  static void turn(const Cache& cache, int64_t at, int count, int16_t* codes, float* steps) {
+    const int d = cache.d;
+    std::memset(codes, 0, sizeof(int16_t) * static_cast<size_t>(2 * kTile * d));
+    std::memset(steps, 0, sizeof(float) * 2 * kTile);
+    for (int j = 0; j < count; ++j, at += cache.g) {
+      const int16_t* key = static_cast<const int16_t*>(cache.keys) + at * d;
+      const int16_t* value = static_cast<const int16_t*>(cache.values) + at * d;
+      int16_t* to = codes + kTile * d + j / 2 * 2 * d + j % 2;
+      for (int i = 0; i < d; ++i) {
+        codes[i / 2 * 2 * kTile + 2 * j + i % 2] = key[i];
+        to[2 * i] = value[i];
+      }
+      steps[j] = cache.key_scales[at];
+      steps[kTile + j] = cache.value_scales[at];
+    }
+  }
+};
+
 // One head of one token, rounded to the cache's type: element i goes to base + i · step.
 struct CacheWriter {
   const Cache& cache;
@@ -133,6 +212,8 @@ struct CacheWriter {
       case CacheKind::int8:
         *scale = round(x, static_cast<int8_t*>(base) + at, step);
         break;
+      case CacheKind::int16:
+        break;  // store_as_words: two positions lie side by side
     }
   }
 
@@ -166,6 +247,20 @@ struct CacheWriter {
   }
 };
 
+// Where the codes of a head go: element i to first + i / 2 · pair + i % 2 · element.
+struct PairPlace {
+  int64_t first, pair, element;
+};
+inline void store_as_words(const float* x, int16_t* base, float* step, int d, PairPlace place) {
+  int16_t codes[kMaxHead];
+  *step = round_to_words(x, d, codes);
+  base += place.first;
+  for (int i = 0; i < d; i += 2, base += place.pair) {
+    base[0] = codes[i];
+    base[place.element] = codes[i + 1];
+  }
+}
+
 // Keys (rotated first where rope is fused) and values of the step's rows, into their slots.
 inline void store_rows(const StoreCall& c, int64_t begin, int64_t end) {
   const Cache& cache = c.cache;
@@ -186,6 +281,16 @@ inline void store_rows(const StoreCall& c, int64_t begin, int64_t end) {
       const int64_t row = c.slots[r] * cache.g + g;       // of rows
       const int64_t scale = cache.tiles ? head + lane : row;
       float unused;
+      if (cache.kind == CacheKind::int16) {
+        store_as_words(k, static_cast<int16_t*>(cache.keys) + (cache.tiles ? head : row) * d,
+                       cache.key_scales + scale, d, cache.tiles ? PairPlace{2 * lane, 2 * kTile, 1}
+                                                                : PairPlace{0, 2, 1});
+        store_as_words(v, static_cast<int16_t*>(cache.values) + (cache.tiles ? head : row) * d,
+                       cache.value_scales + scale, d,
+                       cache.tiles ? PairPlace{lane / 2 * 2 * d + lane % 2, 4, 2}
+                                   : PairPlace{0, 2, 1});
+        continue;
+      }
       const bool scaled = cache.kind == CacheKind::int8;
       writer.write(k, cache.keys, scaled ? cache.key_scales + scale : &unused,
                    cache.tiles ? head * d + lane : row * d, cache.tiles ? kTile : 1);

@@ -103,15 +103,16 @@ struct RopeCall {
   Rotation rotation;
 };
 
-enum class CacheKind : int32_t { float16, float32, int8 };
+enum class CacheKind : int32_t { float16, float32, int8, int16 };
 
 // One layer's keys and values; N tiles of 16 slots (kvcache/arrays.py):
 //   tiles  keys (N, g, d, 16), values (N, g, 16, d), scales (N, g, 16)
 //   rows   keys and values (N, 16, g, d), scales (N, 16, g)
+// For int16 in tiles, the order within (d, 16) and (16, d) is cache.hpp's.
 struct Cache {
   void* keys;
   void* values;
-  float* key_scales;  // int8 only: x ≈ code · scale, one scale per token and head
+  float* key_scales;  // int8 and int16: x ≈ code · scale, one scale per token and head
   float* value_scales;
   CacheKind kind;
   bool tiles;
@@ -136,7 +137,7 @@ struct AttendTile {
 // A tile has at most this many queries (rows · heads of a key/value head), or one row.
 constexpr int64_t kTileQueries = 96;
 constexpr int64_t attend_stride(int64_t d) { return (d + 15) / 16 * 16; }
-// Floats of scratch that a thread needs: queries, outputs, (m, l), weights, and a chunk.
+// Floats of scratch that a thread needs: queries, outputs, m and l, weights, and a chunk.
 constexpr int64_t attend_scratch(int64_t d, int64_t heads) {
   const int64_t queries = heads > kTileQueries ? heads : kTileQueries;
   return queries * (2 * attend_stride(d) + 2 + kChunk) + 2 * kChunk * attend_stride(d);

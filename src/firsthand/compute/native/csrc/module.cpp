@@ -143,7 +143,7 @@ void rotation(const In<int32_t, 1>& positions, const std::vector<double>& freque
   choose_kernels(isa.c_str()).rotation(call, 0, static_cast<int64_t>(positions.shape(0)));
 }
 
-// One layer as compute/native/executor.py hands it over: keys, values, and for int8 their scales.
+// One layer as compute/native/executor.py hands it over: keys, values, and of codes their scales.
 Cache cache_of(const CacheLayer& layer, int64_t num_tiles, bool tiles, int g, int d) {
   const auto& [keys, values, key_scales, value_scales] = layer;
   const auto has_shape = [](const auto& array, std::initializer_list<int64_t> shape) {
@@ -159,14 +159,16 @@ Cache cache_of(const CacheLayer& layer, int64_t num_tiles, bool tiles, int g, in
                 : has_shape(values, {num_tiles, kTile, g, d}),
           "store: layers differ in shape");
   const size_t size = keys.itemsize();
-  require(values.itemsize() == size && (size == 1 || size == 2 || size == 4),
-          "store: float32, float16 or int8");
+  const bool is_float = keys.dtype().code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
+  require(values.dtype() == keys.dtype() && (size == 2 || size == (is_float ? 4 : 1)),
+          "store: float32, float16, int16 or int8");
   const CacheKind kind = size == 4   ? CacheKind::float32
-                         : size == 2 ? CacheKind::float16
-                                     : CacheKind::int8;
-  require((kind == CacheKind::int8) == key_scales.has_value() &&
+                         : size == 1 ? CacheKind::int8
+                         : is_float  ? CacheKind::float16
+                                     : CacheKind::int16;
+  require(is_float != key_scales.has_value() &&
               key_scales.has_value() == value_scales.has_value(),
-          "store: scales belong to int8");
+          "store: scales belong to int8 and int16");
   if (key_scales)
     for (const CacheScales& scales : {*key_scales, *value_scales})
       require(tiles ? has_shape(scales, {num_tiles, g, kTile})
@@ -190,7 +192,7 @@ void bind_store(Plan& plan, const std::vector<CacheLayer>& layers, bool tiles) {
   const int d = static_cast<int>(first.shape(tiles ? 2 : 3));
   std::vector<Cache> caches;
   for (const CacheLayer& layer : layers) {
-    require(std::get<0>(layer).itemsize() == first.itemsize(), "store: layers differ in type");
+    require(std::get<0>(layer).dtype() == first.dtype(), "store: layers differ in type");
     caches.push_back(cache_of(layer, num_tiles, tiles, g, d));
   }
   plan.bind_store(std::move(caches), num_tiles * kTile);

@@ -49,6 +49,13 @@ inline __m256 pow2_8(__m256 whole) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
 }
 inline F32 pow2(F32 whole) { return {pow2_8(whole.lo), pow2_8(whole.hi)}; }
+inline __m256 add_exponent_8(__m256 a, __m256 shifted) {
+  const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), n));
+}
+inline F32 add_exponent(F32 a, F32 shifted) {
+  return {add_exponent_8(a.lo, shifted.lo), add_exponent_8(a.hi, shifted.hi)};
+}
 inline F32 load_half(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
@@ -95,6 +102,12 @@ inline int32_t sum(I32 a) {
   return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xB1)));
 }
 inline I32 to_int(F32 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+inline __m256i pack_words(I32 a) {
+  return _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8);
+}
+inline void store_words(int16_t* p, I32 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pack_words(a));
+}
 struct Words {
   struct Weights {
     __m256i lo, hi;
@@ -127,12 +140,16 @@ struct Words {
   }
   // Each four as codes 0, 2, 1, 3.
   static uint8_t store(int8_t* row, int64_t, int64_t i, I32 q) {
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(q.lo, q.hi), 0xD8);
+    const __m256i packed = pack_words(q);
     const __m256i low = _mm256_set1_epi64x(0x0706030205040100);
     const __m256i high = _mm256_set_epi64x(0x0808080808080808, 0, 0x0808080808080808, 0);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * i),
                         _mm256_shuffle_epi8(packed, _mm256_add_epi8(low, high)));
     return 0;
+  }
+  static Weights pairs(const int16_t* p) {
+    const auto* from = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)};
   }
   static Few few(const int8_t* row, int64_t column, int part) {
     Few pair;
@@ -188,3 +205,5 @@ inline float max_of(F32 a) {
 }
 
 }  // namespace firsthand::FIRSTHAND_ISA
+
+#include "simd_each.hpp"

@@ -44,6 +44,10 @@ inline F32 pow2(F32 whole) {
   const __m512i n = _mm512_add_epi32(_mm512_cvtps_epi32(whole.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(n, 23))};
 }
+inline F32 add_exponent(F32 a, F32 shifted) {
+  const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23);
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), n))};
+}
 inline F32 load_half(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
@@ -83,8 +87,17 @@ inline int32_t sum(I32 a) {
   q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4E));
   return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xB1)));
 }
+inline void store_words(int16_t* p, I32 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
 // To nearest even; a NaN gives a number whose low byte is 0.
 inline I32 to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+// Else GCC 12 copies sums from register to register in a loop, and spills some.
+inline void hold([[maybe_unused]] I32& a) {
+#if !defined(FIRSTHAND_EMULATED)
+  __asm__("" : "+v"(a.v));
+#endif
+}
 struct Words {
   using Weights = __m512i;
   using Few = __m512i;
@@ -92,7 +105,11 @@ struct Words {
   template <Code code>
   static constexpr int kParts = code == Code::nibble ? 4 : 2;
 
-  static I32 dot(I32 acc, Weights w, Few x) { return {_mm512_dpwssd_epi32(acc.v, w, x)}; }
+  static I32 dot(I32 acc, Weights w, Few x) {
+    acc.v = _mm512_dpwssd_epi32(acc.v, w, x);
+    hold(acc);
+    return acc;
+  }
   template <Code code, int part>
   static Weights load(const uint8_t* p) {
     const __m512i codes = _mm512_loadu_si512(p);
@@ -110,6 +127,7 @@ struct Words {
                         _mm256_shuffle_epi8(_mm512_cvtepi32_epi16(q.v), order));
     return 0;
   }
+  static Weights pairs(const int16_t* p) { return _mm512_loadu_si512(p); }
   static Few few(const int8_t* row, int64_t column, int part) {
     int32_t pair;
     std::memcpy(&pair, row + 2 * column + 4 * part, sizeof pair);
@@ -187,11 +205,47 @@ inline float sum(F32 a) {
   const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
 }
+// Lane i becomes what the lanes of x[i] join to, in the order of `sum`: 8 apart, 4, 2, 1.
+template <class Join>
+inline F32 join(const F32 (&x)[16], Join op) {
+  F32 eight[8], four[4], two[2];
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = x[2 * i].v, b = x[2 * i + 1].v;
+    eight[i] = op(F32{_mm512_shuffle_f32x4(a, b, 0x44)}, F32{_mm512_shuffle_f32x4(a, b, 0xEE)});
+  }
+  for (int i = 0; i < 4; ++i) {
+    const __m512 a = eight[2 * i].v, b = eight[2 * i + 1].v;
+    four[i] = op(F32{_mm512_shuffle_f32x4(a, b, 0x88)}, F32{_mm512_shuffle_f32x4(a, b, 0xDD)});
+  }
+  for (int i = 0; i < 2; ++i) {
+    const __m512 a = four[2 * i].v, b = four[2 * i + 1].v;
+    two[i] = op(F32{pairs_low(a, b)}, F32{pairs_high(a, b)});
+  }
+  const __m512 a = two[0].v, b = two[1].v;
+  const F32 one =
+      op(F32{_mm512_shuffle_ps(a, b, 0x88)}, F32{_mm512_shuffle_ps(a, b, 0xDD)});
+  const __m512i order =  // lane 4 · b + j is that of x[4 · j + b]
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return {_mm512_permutexvar_ps(order, one.v)};
+}
 inline float max_of(F32 a) {
   const __m256 h = halves_max(a);
   const __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
   const __m128 d = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(d, _mm_movehdup_ps(d)));
+}
+// Of the first n vectors; lanes from n on may be anything.
+inline F32 sums_of(const F32 (&x)[16], int n) {
+  float lanes[16] = {};
+  if (n > 4) return join(x, [](F32 a, F32 b) { return add(a, b); });
+  for (int i = 0; i < n; ++i) lanes[i] = sum(x[i]);
+  return load(lanes);
+}
+inline F32 maxima_of(const F32 (&x)[16], int n) {
+  float lanes[16] = {};
+  if (n > 4) return join(x, [](F32 a, F32 b) { return max(a, b); });
+  for (int i = 0; i < n; ++i) lanes[i] = max_of(x[i]);
+  return load(lanes);
 }
 
 }  // namespace firsthand::FIRSTHAND_ISA

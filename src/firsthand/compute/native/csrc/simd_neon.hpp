@@ -50,6 +50,11 @@ inline F32 pow2(F32 whole) {
   FIRSTHAND_EACH(vreinterpretq_f32_s32(
       vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(whole.q[i]), vdupq_n_s32(127)), 23)));
 }
+inline F32 add_exponent(F32 a, F32 shifted) {
+  FIRSTHAND_EACH(vreinterpretq_f32_s32(
+      vaddq_s32(vreinterpretq_s32_f32(a.q[i]),
+                vshlq_n_s32(vreinterpretq_s32_f32(shifted.q[i]), 23))));
+}
 inline F32 load_half(const uint16_t* p) {
   FIRSTHAND_EACH(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
 }
@@ -101,6 +106,9 @@ inline I32 to_int(F32 a) {
   for (int i = 0; i < 4; ++i) r.q[i] = vcvtnq_s32_f32(a.q[i]);
   return r;
 }
+inline void store_words(int16_t* p, I32 a) {
+  for (int i = 0; i < 4; ++i) vst1_s16(p + 4 * i, vmovn_s32(a.q[i]));
+}
 struct Words {
   struct Weights {
     int16x8_t q[4];
@@ -142,6 +150,9 @@ struct Words {
     }
     return 0;
   }
+  static Weights pairs(const int16_t* p) {
+    return {{vld1q_s16(p), vld1q_s16(p + 8), vld1q_s16(p + 16), vld1q_s16(p + 24)}};
+  }
   static Few few(const int8_t* row, int64_t column, int part) {
     int32_t pair;
     std::memcpy(&pair, row + 2 * column + 4 * part, sizeof pair);
@@ -182,3 +193,5 @@ inline void transpose(F32 (&x)[16]) {
 constexpr int kTileRows = 4, kTilePanels = 1, kAttendTile = 2;
 
 }  // namespace firsthand::FIRSTHAND_ISA
+
+#include "simd_each.hpp"

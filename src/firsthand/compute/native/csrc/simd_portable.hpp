@@ -53,6 +53,10 @@ inline uint32_t float_to_bits(float x) {
 inline F32 pow2(F32 whole) {
   FIRSTHAND_EACH(bits_to_float((float_to_bits(whole.v[i] + 12582912.0f) << 23) + 0x3F800000u));
 }
+// a · 2ⁿ where `shifted` is n + 1.5 · 2²³, so that n stands in its lowest bits.
+inline F32 add_exponent(F32 a, F32 shifted) {
+  FIRSTHAND_EACH(bits_to_float(float_to_bits(a.v[i]) + (float_to_bits(shifted.v[i]) << 23)));
+}
 inline float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t exponent = (h >> 10) & 31, fraction = h & 1023;
@@ -117,6 +121,11 @@ inline I32 to_int(F32 a) {
     r.v[i] = a.v[i] == a.v[i] ? static_cast<int32_t>(std::nearbyint(a.v[i])) : 0;
   return r;
 }
+inline void store_words(int16_t* p, I32 a) {  // numbers of 16 bits
+  int16_t words[16];
+  for (int i = 0; i < 16; ++i) words[i] = static_cast<int16_t>(a.v[i]);
+  std::memcpy(p, words, sizeof words);
+}
 // Codes without sign, four columns of each lane in 64 bytes (nibbles: eight), times int16. They are
 // taken in parts of two columns: 0 and 2, then 1 and 3 (then those of the high nibbles); a row of
 // activations keeps its pairs in the same order.
@@ -131,9 +140,13 @@ struct Words {
   template <Code code>
   static constexpr int kParts = code == Code::nibble ? 4 : 2;
 
-  // acc[i] += w[2·i] · x[0] + w[2·i + 1] · x[1], exact.
+  // acc[i] += w[2·i] · x[0] + w[2·i + 1] · x[1], exact. Where the sum is one that nobody uses, it may
+  // go round.
   static I32 dot(I32 acc, const Weights& w, Few x) {
-    for (int i = 0; i < 16; ++i) acc.v[i] += w.v[2 * i] * x.v[0] + w.v[2 * i + 1] * x.v[1];
+    for (int i = 0; i < 16; ++i)
+      acc.v[i] = static_cast<int32_t>(static_cast<uint32_t>(acc.v[i]) +
+                                      static_cast<uint32_t>(w.v[2 * i] * x.v[0]) +
+                                      static_cast<uint32_t>(w.v[2 * i + 1] * x.v[1]));
     return acc;
   }
   template <Code code, int part>
@@ -154,6 +167,12 @@ struct Words {
       codes[j] = static_cast<int16_t>(q.v[j / 4 * 4 + j % 2 * 2 + j % 4 / 2]);
     std::memcpy(row + 2 * i, codes, sizeof codes);
     return 0;
+  }
+  // Codes as they are, two of each lane.
+  static Weights pairs(const int16_t* p) {
+    Weights r;
+    std::memcpy(r.v, p, sizeof r.v);
+    return r;
   }
   static Few few(const int8_t* row, int64_t column, int part) {
     Few x;
@@ -181,3 +200,5 @@ inline float max_of(F32 a) {
 #undef FIRSTHAND_EACH
 
 }  // namespace firsthand::FIRSTHAND_ISA
+
+#include "simd_each.hpp"
