@@ -26,7 +26,7 @@ LINT := bench src tests
 PURE := not native and not torch and not oracle and not model and not slow and not gpu \
   and not process and not soak
 
-.PHONY: run chat serve test simulate sanitize check bench rivals compare soak format install native clean
+.PHONY: run chat serve test simulate sanitize check bench rivals compare soak format generated install native clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed ## fetch the default model and answer one prompt
@@ -70,6 +70,9 @@ format: $(VENV)/.checks
 	$(PY) -m ruff format $(LINT)
 	$(PY) -m ruff check --fix $(LINT)
 	$(VENV)/bin/clang-format -i $(wildcard $(CSRC)/*.?pp)
+
+generated: $(VENV)/.installed ## the files made of the catalogue of metrics, written anew
+	$(PY) -m firsthand.observe.exports
 
 bench: $(VENV)/.installed ## one JSON line per measurement, kept in bench/results/
 	@$(FIRSTHAND) pull $(MODEL) >&2

@@ -1,6 +1,7 @@
 """What the system says of another process, and how one of ours begins.
 
-Owns: the processor time that a process has used; how often one looks for garbage.
+Owns: the processor time that a process has used, the memory that it holds; how often one looks
+for garbage.
 May not know: what the process does, or who asks.
 Read next: `text/template_process.py`, `generation/process.py`: a limit by the clock alone would end
 what only waits for a busy machine.
@@ -26,4 +27,13 @@ def processor_s(pid: int) -> float | None:
         user, system = stat.rpartition(")")[2].split()[11:13]  # its name may hold anything
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
+        return None
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory of it that is in the machine's; None where the system does not say."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
         return None

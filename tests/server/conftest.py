@@ -20,9 +20,9 @@ from starlette.types import ASGIApp
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import Service, ServiceOptions
+from firsthand.observe.metrics import Metrics
 from firsthand.server.app import build_app
 from firsthand.server.house import House
-from firsthand.server.metrics import Metrics
 from firsthand.server.sse import StreamSettings
 from tests.server.fakes import FakeService
 from tests.server.running import Running, serving

@@ -18,11 +18,11 @@ from firsthand.errors import EngineError, EngineUnavailable
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
 from firsthand.generation.service import StreamUsage
+from firsthand.observe.metrics import Metrics
 from firsthand.request import Finish, FinishReason
 from firsthand.server.app import build_app
 from firsthand.server.asking import Ask
 from firsthand.server.house import House
-from firsthand.server.metrics import Metrics
 from firsthand.server.sse import StreamSettings
 from tests.server.conftest import Live
 from tests.server.fakes import FakeService, Script

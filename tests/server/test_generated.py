@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from firsthand.observe.metrics import Metrics
 from firsthand.server.app import BODIES, build_app, build_routes
 from firsthand.server.house import House
-from firsthand.server.metrics import Metrics
 from firsthand.server.openapi import document
 from tests.server.fakes import FakeService
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 from fastapi.routing import APIRoute
 
+from firsthand.observe.metrics import Metrics
 from firsthand.server.app import build_routes
 from firsthand.server.guard.access import FREE
 from firsthand.server.guard.middleware import GENERATING
 from firsthand.server.house import House
-from firsthand.server.metrics import Metrics
 from tests.server.fakes import FakeService
 from tests.server.guarded import AUTH, Guarded, guarded, statuses
 

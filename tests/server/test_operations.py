@@ -7,12 +7,14 @@ from collections.abc import Callable
 import httpx
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from firsthand.generation.service import Status
+from firsthand.observe.catalogue import CATALOGUE
+from firsthand.observe.metrics import Metrics
 from firsthand.server.body import BodyLimits
 from firsthand.server.health import Check
 from firsthand.server.house import House
-from firsthand.server.metrics import Metrics
 from tests.server.conftest import Live, asking
 from tests.server.fakes import FakeService, Script
 
@@ -218,3 +220,8 @@ def test_metrics_of_a_real_engine(live: Live) -> None:
     assert values['firsthand_step_seconds_count{model="micro",phase="forward"}'] >= 4
     assert values['firsthand_kv_blocks{model="micro",state="free"}'] > 0
     assert values['firsthand_requests_running{model="micro"}'] == 0
+    assert values['firsthand_engine_resident_bytes{model="micro"}'] > 1 << 20
+    assert values['firsthand_engine_cpu_seconds_total{model="micro"}'] > 0
+    for metric in text_string_to_metric_families(text):
+        own = metric.name.removesuffix("_created")
+        assert own in CATALOGUE or own.startswith("vllm:"), own

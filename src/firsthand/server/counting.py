@@ -2,15 +2,15 @@
 
 Owns: the labels of `firsthand_requests_total`; `finish_reason` is that of the answer, or the word
 for what came between. May not know: routes.
-Read next: `metrics.py`.
+Read next: `../observe/metrics.py`.
 """
 
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from firsthand.observe.metrics import Metrics
 from firsthand.server.headers import outcome_of
-from firsthand.server.metrics import Metrics
 
 CLOSED = 499  # in the count only: the client was gone before its reply was whole
 

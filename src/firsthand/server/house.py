@@ -13,12 +13,12 @@ from dataclasses import field
 from starlette.requests import Request
 
 from firsthand.generation.service import Service
+from firsthand.observe.metrics import Metrics
 from firsthand.server.asking import Admission, OpenDoor
 from firsthand.server.body import BodyLimits
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Checks
-from firsthand.server.metrics import Metrics
 from firsthand.server.sse import StreamSettings
 from firsthand.text.tool_calls import ToolFormat
 from firsthand.values import dataclass

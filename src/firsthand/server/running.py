@@ -30,6 +30,10 @@ from firsthand.errors import FirsthandError
 from firsthand.generation.member import Member
 from firsthand.generation.registry import Registry
 from firsthand.memory.machine import used_share
+from firsthand.observe.gpus import find_gpus
+from firsthand.observe.loaded_models import LoadedModels
+from firsthand.observe.log_events import LogEvents
+from firsthand.observe.metrics import Metrics
 from firsthand.server.admin import AdminApp
 from firsthand.server.app import build_app
 from firsthand.server.body import BodyLimits as RouteLimits
@@ -50,8 +54,6 @@ from firsthand.server.listening import (
     uvicorn_config,
 )
 from firsthand.server.logs import set_level, tell, tell_request
-from firsthand.server.metrics import Metrics
-from firsthand.server.model_gauges import RegistryCollector
 from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
 from firsthand.server.selfcheck import SelfAnswer, SelfCheck
 from firsthand.server.settings import MAX_BODY_BYTES, Configured, Settings, changed
@@ -78,6 +80,7 @@ class Running:
     lifecycle: Lifecycle
     peers: Peers
     stopping: asyncio.Event
+    metrics: Metrics
 
     @property
     def settings(self) -> Settings:
@@ -240,7 +243,7 @@ def assemble(
         name: member.name for member in members for name in member.entry.service.load.lora or ()
     }
     services |= {name: registry.member(model).service for name, model in adapters.items()}
-    metrics = Metrics()
+    metrics = Metrics(vllm=settings.vllm_metrics)
     house = House(
         services,
         metrics,
@@ -267,9 +270,13 @@ def assemble(
         lambda: lifecycle.draining,
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
-    GuardCollector(gate, peers, guard.replies, selfchecks).register(metrics.registry)
-    RegistryCollector(registry).register(metrics.registry)
-    running.append(Running(configured, reread, registry, gate, guard, lifecycle, peers, stopping))
+    own = GuardCollector(gate, peers, guard.replies, selfchecks, house.checks)
+    gpus = find_gpus() if settings.device != "cpu" else None
+    for collector in (own, LoadedModels(registry), *((gpus,) if gpus else ())):
+        metrics.registry.register(collector)
+    running.append(
+        Running(configured, reread, registry, gate, guard, lifecycle, peers, stopping, metrics)
+    )
     running[0].set_bounds()
     registry.listen = running[0].on_model
     return running[0]
@@ -285,6 +292,8 @@ def _selfcheck(member: Member, clock: Callable[[], float], settings: Settings) -
 
 async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) -> int:
     loop = asyncio.get_running_loop()
+    lines = LogEvents(running.metrics.registry)
+    logging.getLogger().addHandler(lines)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, running.on_signal, number)
     serving = [asyncio.ensure_future(server.serve(sockets)) for server, sockets in servers]
@@ -300,6 +309,7 @@ async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) ->
             await asyncio.wait((stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
         return await _end(running, [server for server, _ in servers])
     finally:
+        logging.getLogger().removeHandler(lines)
         for server, _ in servers:
             server.should_exit = server.force_exit = True
         for task in (*helpers, ready, stopping):

@@ -206,6 +206,7 @@ class Settings:
     metrics_public: Annotated[
         bool, About(Switch(), "Serve /metrics without a key.", reloads=True)
     ] = False
+    vllm_metrics: Annotated[bool, About(Switch(), "Give /metrics under vLLM's names too.")] = True
     insecure: Annotated[bool, About(Switch(), "Allow a public address without a key.")] = False
     requests_per_minute: Annotated[
         int, About(Count(0), "Of a key that has no limit of its own; 0: no limit.", reloads=True)

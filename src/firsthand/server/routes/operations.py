@@ -2,7 +2,7 @@
 
 Owns: these routes and the checks that come from a service's state.
 May not know: what else is checked (`../health.py` has the registry).
-Read next: `../health.py`, `../metrics.py`.
+Read next: `../health.py`, `../../observe/metrics.py`.
 
 | route | 200 means |
 |---|---|
@@ -84,7 +84,6 @@ def operations_router(house: House) -> APIRouter:
     )
     async def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
-        house.metrics.refresh(house.models)
         return Response(encode(house.metrics.registry), headers={"content-type": kind})
 
     for route in [one for one in router.routes if isinstance(one, APIRoute)]:

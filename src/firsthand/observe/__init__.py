@@ -1,0 +1,21 @@
+"""What the system says about itself, made from the facts that the rooms below give out.
+
+Owns: one catalogue of metrics, from which come the metrics in the code, their page in docs/, the
+alert rules with their tests, and the dashboards.
+May not know: routes, sockets, how a request is served. Nothing below `server` knows this room.
+Read next: `catalogue.py`.
+
+| file | what stands there |
+|---|---|
+| `entry.py` `catalogue.py` | the form of an entry; all entries |
+| `instruments.py` | an entry becomes a metric of the library: the only place that makes one |
+| `metrics.py` `log_events.py` | what is counted |
+| `loaded_models.py` `gpus.py` | what is asked at a scrape |
+| `aliases.py` | the same numbers under vLLM's names |
+| `thresholds.py` `alerts.py` `alert_cases.py` | limits, rules, and the series that prove them |
+| `routing.py` `received.py` `review.py` | who is told of an alert; what came of it |
+| `dashboards.py` `metrics_page.py` `exports.py` | the files that are made of all that |
+
+What else watches comes into this room too: log records and their fields, traces, the flight
+recorder, the ranking of causes. A fact is measured once, below; here it is only given a form.
+"""

@@ -1,0 +1,195 @@
+"""What is counted: how step facts, states, and finished answers become numbers.
+
+Owns: which fact counts for which metric.
+May not know: names' forms and buckets (`catalogue.py`), routes, what a step does.
+Read next: `instruments.py`, `../engine/facts.py`; `../server/counting.py` (requests by status).
+
+Whatever is known elsewhere is asked for at a scrape; only what would be lost is counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+
+from firsthand.engine.facts import StepFacts
+from firsthand.generation.completion import Completion
+from firsthand.generation.report import Report
+from firsthand.generation.service import Service
+from firsthand.observe.aliases import VllmAliases
+from firsthand.observe.catalogue import CLASSES, REQUEST_PHASES, STEP_PHASES
+from firsthand.observe.instruments import counter, gauge, histogram, read
+from firsthand.processes import processor_s, resident_bytes
+from firsthand.values import dataclass
+
+
+class Metrics:
+    """One registry. Others may add their own collectors to `registry`. `vllm`: the same numbers
+    stand there under vLLM's names too."""
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, vllm: bool = True) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        r = self.registry
+        self.requests = counter("firsthand_requests", r)
+        self.cancelled = counter("firsthand_cancelled", r)
+        self._answers = counter("firsthand_answers", r)
+        self._prompt_tokens = histogram("firsthand_request_prompt_tokens", r)
+        self._generated_tokens = histogram("firsthand_request_generation_tokens", r)
+        self._ttft = histogram("firsthand_ttft_seconds", r)
+        self._inter_token = histogram("firsthand_inter_token_seconds", r)
+        self._phase = histogram("firsthand_request_phase_seconds", r)
+        self._prefix = counter("firsthand_prefix_cache_tokens", r)
+        self._info = gauge("firsthand_model_info", r)
+        self._build = gauge("firsthand_build_info", r)
+        self._steps = _StepMetrics(r)
+        self._tokens = self._steps.tokens
+        self._services: dict[int, Service] = {}
+        r.register(_Services(self._services))
+        ProcessCollector(registry=r)
+        if vllm:
+            r.register(VllmAliases(r))
+
+    def built(self, version: str) -> None:
+        self._build.labels(version).set(1)
+
+    def follow(self, service: Service) -> Callable[[], None]:
+        """Count the steps of a service from now on; the result ends it."""
+        self._info.labels(service.model.name, service.model.manifest_sha256 or "").set(1)
+        self._services[id(service)] = service
+        return service.listen(_StepCounter(self._steps, service.model.name).count)
+
+    def finished(self, service: Service, completion: Completion) -> None:
+        """One answer came to its end, good or bad."""
+        report, model = completion.report, service.model.name
+        self._answers.labels(model, completion.finish_reason).inc()
+        self._generated_tokens.labels(model).observe(report.num_tokens)
+        if completion.index == 0:  # its request's prompt, once
+            self._count_prompt(model, report)
+        if not report.num_tokens:
+            return
+        self._ttft.labels(model).observe(report.ttft_ms / 1e3)
+        gaps = self._inter_token.labels(model)
+        for gap_ms in report.token_ms:
+            gaps.observe(gap_ms / 1e3)
+        decode_ms = report.predicted_ms
+        spent_ms = {
+            "tokenize": report.tokenize_ms,
+            "queue": report.queue_ms,
+            "prefill": report.prompt_ms,
+            "decode": decode_ms,
+            "inference": report.prompt_ms + decode_ms,
+            "total": report.total_ms,
+        }
+        for phase in REQUEST_PHASES:
+            self._phase.labels(model, phase).observe(spent_ms[phase] / 1e3)
+
+    def _count_prompt(self, model: str, report: Report) -> None:
+        self._prompt_tokens.labels(model).observe(report.num_prompt_tokens)
+        self._tokens.labels(model, "prompt").inc(report.num_prompt_tokens)
+        num_missed = report.num_prompt_tokens - report.num_cached_tokens
+        self._prefix.labels(model, "hit").inc(report.num_cached_tokens)
+        self._prefix.labels(model, "miss").inc(num_missed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Services:
+    """What the services know of themselves, as of now."""
+
+    services: dict[int, Service]
+
+    def collect(self) -> Iterator[Metric]:
+        found: dict[str, list[tuple[tuple[str, ...], float]]] = {name: [] for name in _OF_A_SERVICE}
+        for service in self.services.values():
+            for name, labels, value in _readings(service):
+                found[name].append(((service.model.name, *labels), value))
+        for name, samples in found.items():
+            yield read(name, samples)
+
+
+_OF_A_SERVICE = (
+    *("firsthand_requests_running", "firsthand_requests_waiting", "firsthand_kv_blocks"),
+    *("firsthand_kv_blocks_used_ratio", "firsthand_cache_info", "firsthand_memory_reserve"),
+    *("firsthand_last_step_age_seconds", "firsthand_engine_ready", "firsthand_engine_restarts"),
+    *("firsthand_engine_cpu_seconds", "firsthand_engine_resident_bytes"),
+)
+
+
+def _readings(service: Service) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    load, state, model = service.load, service.state, service.model
+    yield "firsthand_requests_running", (), load.num_running
+    for one_class, waiting in zip(CLASSES, load.waiting_by_class, strict=True):
+        yield "firsthand_requests_waiting", (one_class,), waiting
+    yield "firsthand_kv_blocks", ("used",), load.num_used_blocks
+    yield "firsthand_kv_blocks", ("free",), load.num_blocks - load.num_used_blocks
+    yield "firsthand_kv_blocks_used_ratio", (), load.num_used_blocks / max(1, load.num_blocks)
+    yield "firsthand_cache_info", (str(model.block_size), str(load.num_blocks)), 1
+    yield "firsthand_memory_reserve", (), not state.memory_short
+    yield "firsthand_last_step_age_seconds", (), state.step_age_s or 0.0
+    yield "firsthand_engine_ready", (), state.status.takes_requests
+    yield "firsthand_engine_restarts", (), state.num_restarts
+    for name, value in (
+        ("firsthand_engine_cpu_seconds", processor_s(state.pid) if state.pid else None),
+        ("firsthand_engine_resident_bytes", resident_bytes(state.pid) if state.pid else None),
+    ):
+        if value is not None:
+            yield name, (), value
+
+
+class _StepMetrics:
+    """What each step counts for, of all models."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.seconds = histogram("firsthand_step_seconds", r)
+        self.batch = histogram("firsthand_batch_size", r)
+        self.iteration = histogram("firsthand_iteration_tokens", r)
+        self.microbatch = histogram("firsthand_microbatch_size", r)
+        self.microbatch_wait = histogram("firsthand_microbatch_wait_seconds", r)
+        self.tokens = counter("firsthand_tokens", r)
+        self.class_tokens = counter("firsthand_class_tokens", r)
+        self.preemptions = counter("firsthand_preemptions", r)
+        self.errors = counter("firsthand_step_errors", r)
+        self.attempts = counter("firsthand_step_attempts", r)
+        self.failed = counter("firsthand_step_failed_sequences", r)
+
+
+class _StepCounter:
+    """The labelled children of one model, looked up once: a step is counted in microseconds."""
+
+    def __init__(self, steps: _StepMetrics, model: str) -> None:
+        self._phases = [(steps.seconds.labels(model, one), f"{one}_ms") for one in STEP_PHASES]
+        self._batch = steps.batch.labels(model)
+        self._iteration = steps.iteration.labels(model)
+        self._microbatch = steps.microbatch.labels(model)
+        self._microbatch_wait = steps.microbatch_wait.labels(model)
+        self._computed = steps.tokens.labels(model, "computed")
+        self._generated = steps.tokens.labels(model, "generation")
+        self._recomputed = steps.tokens.labels(model, "recomputed")
+        self._by_class = [steps.class_tokens.labels(model, one) for one in CLASSES]
+        self._preempted = steps.preemptions.labels(model, "memory")
+        self._errors = steps.errors.labels(model)
+        self._attempts = steps.attempts.labels(model)
+        self._failed = steps.failed.labels(model)
+
+    def count(self, facts: StepFacts) -> None:
+        for child, attribute in self._phases:
+            child.observe(getattr(facts, attribute) / 1e3)
+        num_tokens, planned = facts.num_tokens, facts.planned
+        self._batch.observe(facts.num_sequences)
+        self._iteration.observe(num_tokens)
+        self._computed.inc(num_tokens)
+        self._generated.inc(facts.num_drawn)
+        for one_class, served in zip(self._by_class, planned.served_by_class, strict=False):
+            if served:
+                one_class.inc(served)
+        for batch in facts.batches:
+            self._microbatch.observe(batch.size)
+            self._microbatch_wait.observe(batch.wait_s)
+        if planned.num_preempted:
+            self._preempted.inc(planned.num_preempted)
+        if planned.num_recomputed:
+            self._recomputed.inc(planned.num_recomputed)
+        if facts.error is not None:
+            self._errors.inc()
+            self._attempts.inc(facts.num_attempts)
+            self._failed.inc(facts.num_failed)
