@@ -5,7 +5,7 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
-`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`.
+`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`, `alerts.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 
 from firsthand import __version__
 from firsthand.cli import (
+    alerts,
     bench,
     check,
     data,
@@ -136,6 +137,7 @@ def build_app() -> typer.Typer:
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
     app.add_typer(_config(), name="config")
     app.add_typer(_data(), name="data")
+    app.add_typer(_alerts(), name="alerts")
     return app
 
 
@@ -166,6 +168,15 @@ def _data() -> typer.Typer:
     """The commands of `firsthand data`."""
     group = typer.Typer(help="Records on their way to a model.", no_args_is_help=True)
     group.command("check", cls=Command)(data.check)
+    return group
+
+
+def _alerts() -> typer.Typer:
+    """The commands of `firsthand alerts`."""
+    group = typer.Typer(help="The alerts of a server.", no_args_is_help=True)
+    commands: dict[str, Callable[..., None]] = {"export": alerts.export, "test": alerts.test}
+    for name, command in commands.items():
+        group.command(name, cls=Command)(flat(command))
     return group
 
 

@@ -12,9 +12,9 @@ Read next: `catalogue.py`.
 | `metrics.py` `log_events.py` | what is counted |
 | `loaded_models.py` `gpus.py` | what is asked at a scrape |
 | `aliases.py` | the same numbers under vLLM's names |
-| `thresholds.py` `alerts.py` `alert_cases.py` | limits, rules, and the series that prove them |
+| `alert_settings.py` `alerts.py` `alert_cases.py` `proving.py` | limits, rules, series, the trial |
 | `routing.py` `received.py` `review.py` | who is told of an alert; what came of it |
-| `dashboards.py` `metrics_page.py` `exports.py` | the files that are made of all that |
+| `dashboards.py` `metrics_page.py` `exports.py` `yaml_text.py` | the files made of all that |
 
 What else watches comes into this room too: log records and their fields, traces, the flight
 recorder, the ranking of causes. A fact is measured once, below; here it is only given a form.

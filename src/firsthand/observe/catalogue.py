@@ -32,6 +32,14 @@ OUTCOMES = (
     *("cancelled", "client_closed", "deadline", "engine_lost", "failed", "memory", "refused"),
     *("shutdown", "sleep", "stalled"),
 )
+OTHER_EVENT = "other"
+LOG_LEVELS = ("warning", "error")
+# Those of the log that can be a warning or an error.
+LOG_EVENTS = (
+    *("context_lowered", "degradation", "golden_unknown", "model_failed", "reload_refused"),
+    *("request", "request_cut", "request_ended", "selfcheck_unanswered", "selfcheck_wrong"),
+    *("stopped", OTHER_EVENT),
+)
 _REASONS = tuple(reason.value for reason in FinishReason)
 
 MODEL = Label("model", "the service's own name of a model that is served")
@@ -344,9 +352,9 @@ STATE = Section(
         _counter(
             "firsthand_log_events",
             "lines",
-            "Lines of the log",
-            Label("event", "its stable name; `other` for a line that has none"),
-            Label("level", "of the line", ("debug", "info", "warning", "error")),
+            "Warnings and errors in the log",
+            Label("event", "its stable name; `other` for a line that has none", LOG_EVENTS),
+            Label("level", "of the line", LOG_LEVELS),
         ),
         _gauge(
             "firsthand_model_info",

@@ -1,9 +1,10 @@
-"""The files of this repository that are made of the catalogue.
+"""The files that are made of the catalogue: those of this repository, and those of a user.
 
 Owns: which they are, and their paths. May not know: what stands in them.
-Read next: `metrics_page.py`.
+Read next: `metrics_page.py`, `alerts.py`, `routing.py`, `dashboards.py`.
 
-`make generated` writes them; a test fails while one differs from what it would write.
+`make generated` writes those of the repository; a test fails while one differs from what it would
+write. `firsthand alerts export` writes a user's, with the user's limits.
 """
 
 from __future__ import annotations
@@ -11,12 +12,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from firsthand.observe.alert_cases import RULE_FILE, case_file
+from firsthand.observe.alert_settings import AlertSettings
+from firsthand.observe.alerts import rule_file
 from firsthand.observe.metrics_page import metrics_page
+from firsthand.observe.routing import alertmanager_file, prometheus_file
+from firsthand.observe.yaml_text import as_yaml
+
+CASE_FILE = "firsthand.rules.test.yml"
+_HEAD = "Made by `firsthand alerts export`; change the settings that it reads, not this file."
+
+
+def alert_files(settings: AlertSettings) -> dict[str, str]:
+    """By name, in one folder: rules, their tests, and the configurations around them."""
+    forms = {
+        RULE_FILE: rule_file(settings),
+        CASE_FILE: case_file(settings),
+        "prometheus.yml": prometheus_file(settings),
+        "alertmanager.yml": alertmanager_file(settings),
+    }
+    return {name: as_yaml(form, _HEAD) for name, form in forms.items()}
 
 
 def generated() -> dict[str, str]:
     """Every file's path from the root of the repository, and its text."""
-    return {"docs/metrics.md": metrics_page()}
+    files = {"docs/metrics.md": metrics_page()}
+    for name, text in alert_files(AlertSettings()).items():
+        files[f"deploy/prometheus/{name}"] = text
+    return files
 
 
 def write(files: Mapping[str, str], root: Path) -> None:

@@ -1,4 +1,4 @@
-"""How many lines the log had, by event and level: what a watch for words in a log would count.
+"""How many warnings and errors the log had, by event: what a watch for words would count.
 
 Owns: the counter. May not know: how a line is written; it never reads a message.
 Read next: `../server/logs.py`, whose records carry the event.
@@ -10,21 +10,25 @@ import logging
 
 from prometheus_client import CollectorRegistry
 
+from firsthand.observe.catalogue import LOG_EVENTS, LOG_LEVELS, OTHER_EVENT
 from firsthand.observe.instruments import counter
-
-OTHER = "other"
-_LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warning"), (logging.INFO, "info"))
 
 
 class LogEvents(logging.Handler):
     """For the root logger, beside the one that writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__()
-        self._lines = counter("firsthand_log_events", registry)
+        super().__init__(logging.WARNING)
+        lines = counter("firsthand_log_events", registry)
+        # There from the start: of a counter that begins with its first event no increase is seen.
+        self._lines = {
+            (event, level): lines.labels(event, level)
+            for event in LOG_EVENTS
+            for level in LOG_LEVELS
+        }
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = getattr(record, "facts", None)
-        event = facts.get("event", OTHER) if isinstance(facts, dict) else OTHER
-        level = next((name for least, name in _LEVELS if record.levelno >= least), "debug")
-        self._lines.labels(event, level).inc()
+        event = facts.get("event") if isinstance(facts, dict) else None
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        self._lines[event if event in LOG_EVENTS else OTHER_EVENT, level].inc()

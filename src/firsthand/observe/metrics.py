@@ -57,7 +57,19 @@ class Metrics:
         """Count the steps of a service from now on; the result ends it."""
         self._info.labels(service.model.name, service.model.manifest_sha256 or "").set(1)
         self._services[id(service)] = service
+        self._begin(service.model.name)
         return service.listen(_StepCounter(self._steps, service.model.name).count)
+
+    def _begin(self, model: str) -> None:
+        """Whatever has a child per model is there from the start: of a series that begins with its
+        first event no increase is seen."""
+        for phase in REQUEST_PHASES:
+            self._phase.labels(model, phase)
+        for metric in (self._ttft, self._inter_token, self._prompt_tokens, self._generated_tokens):
+            metric.labels(model)
+        for result in ("hit", "miss"):
+            self._prefix.labels(model, result)
+        self._tokens.labels(model, "prompt")
 
     def finished(self, service: Service, completion: Completion) -> None:
         """One answer came to its end, good or bad."""

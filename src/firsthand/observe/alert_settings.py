@@ -1,0 +1,141 @@
+"""The limits of the alerts and who is told, as one file may set them.
+
+Owns: names, defaults, ranges, the reading of the file.
+May not know: which rule uses a limit.
+Read next: `alerts.py`.
+
+Ratios are 0 … 1, times seconds. `…_for` is how long something must last before it is told.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from firsthand.checks import check_number, is_integer, shown
+from firsthand.errors import InvalidRequest
+from firsthand.observe.catalogue import LOG_EVENTS
+from firsthand.observe.entry import LATENCY_BUCKETS_S
+from firsthand.values import dataclass
+
+MAX_FILE_BYTES = 1 << 20
+SCRAPES_PER_WINDOW = 4  # fewer, and one that is missed leaves a rate without two samples
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """Everything that is not the same for everyone."""
+
+    job: str = "firsthand"
+    targets: tuple[str, ...] = ("127.0.0.1:8000",)
+    key_file: str = ""  # with an API key, where `/metrics` asks for one
+    alertmanager: str = "127.0.0.1:9093"
+    scrape_interval: float = 15
+    handbook: str = "docs/handbook"  # where the entries of the annotations lie
+    # P0: wakes somebody
+    down_for: float = 30
+    not_ready_for: float = 120
+    selfcheck_for: float = 30
+    error_ratio: float = 0.10
+    error_window: float = 60
+    error_for: float = 60
+    ttft_p99: float = 10
+    latency_p99: float = 120
+    latency_window: float = 300
+    latency_for: float = 300
+    # P1: a message
+    error_ratio_low: float = 0.01
+    queue_p95: float = 5
+    queue_for: float = 300
+    refused_ratio: float = 0.05
+    refused_for: float = 300
+    degradation_level: float = 3
+    degradation_for: float = 300
+    kv_used_ratio: float = 0.95
+    kv_for: float = 300
+    memory_used_ratio: float = 0.90
+    memory_for: float = 300
+    gpu_memory_ratio: float = 0.90
+    gpu_memory_for: float = 300
+    step_age: float = 60
+    step_age_for: float = 30
+    restart_window: float = 600
+    step_error_window: float = 300
+    # Off: a busy device is a good one. What hurts is the queue, and that has its own alert.
+    gpu_utilization: bool = False
+    gpu_utilization_ratio: float = 0.95
+    gpu_utilization_for: float = 300
+    # P2: is recorded
+    slow_request: float = 80
+    slow_window: float = 300
+    log_events: tuple[str, ...] = ("request_cut", "selfcheck_unanswered")  # besides all errors
+    log_window: float = 300
+    # Webhooks
+    phone_url: str = "http://127.0.0.1:9095/P0"
+    message_url: str = "http://127.0.0.1:9095/P1"
+    record_url: str = "http://127.0.0.1:9095/record"
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, default = getattr(self, one.name), one.default
+            if isinstance(default, float) or is_integer(default):
+                most = 1 if one.name.endswith("_ratio") else 4 if "level" in one.name else 1e7
+                check_number(one.name, value, 0, most, low_open=True)
+            elif one.name.endswith("_url") and urlsplit(value).scheme not in ("http", "https"):
+                raise InvalidRequest(one.name, f"must be an http address, not {shown(value)}")
+        if self.slow_request not in LATENCY_BUCKETS_S:
+            bounds = ", ".join(f"{bound:g}" for bound in LATENCY_BUCKETS_S)
+            raise InvalidRequest("slow_request", f"must be a bucket's bound: {bounds}")
+        if self.error_ratio_low >= self.error_ratio:
+            raise InvalidRequest("error_ratio_low", "must be below error_ratio")
+        least_s = SCRAPES_PER_WINDOW * self.scrape_interval
+        for name in [one.name for one in fields(self) if one.name.endswith("_window")]:
+            if getattr(self, name) < least_s:
+                text = f"must be at least {SCRAPES_PER_WINDOW} scrape intervals, {least_s:g} s"
+                raise InvalidRequest(name, text)
+        for event in self.log_events:
+            if event not in LOG_EVENTS:
+                known = ", ".join(LOG_EVENTS)
+                raise InvalidRequest("log_events", f"{shown(event)} is none of {known}")
+
+
+def read_alert_settings(file: Path | None) -> AlertSettings:
+    """From a TOML file; what it does not say is the default. Raises InvalidRequest."""
+    if file is None:
+        return AlertSettings()
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_FILE_BYTES + 1)
+        if len(raw) > MAX_FILE_BYTES:
+            raise InvalidRequest("--config", f"{file} is longer than {MAX_FILE_BYTES} bytes")
+        content = tomllib.loads(raw.decode("utf-8"))
+    except OSError as error:
+        raise InvalidRequest("--config", f"{file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest("--config", f"{file} is no TOML: {error}") from None
+    defaults = {one.name: one.default for one in fields(AlertSettings)}
+    found: dict[str, Any] = {}
+    for key, given in content.items():
+        name = key.replace("-", "_")
+        if name not in defaults:
+            near = difflib.get_close_matches(name, defaults, n=1)
+            hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+            raise InvalidRequest(f"{file}: {shown(key)}", f"no such setting{hint}")
+        found[name] = _as(f"{file}: {key}", given, defaults[name])
+    return AlertSettings(**found)
+
+
+def _as(where: str, given: Any, default: Any) -> Any:
+    """Of the default's kind; a number's range is checked with the others."""
+    if isinstance(default, tuple):
+        if isinstance(given, list) and all(isinstance(one, str) for one in given):
+            return tuple(given)
+        raise InvalidRequest(where, f"must be a list of texts, not {shown(given)}")
+    if isinstance(default, str | bool) and not isinstance(given, type(default)):
+        kind = "a text" if isinstance(default, str) else "true or false"
+        raise InvalidRequest(where, f"must be {kind}, not {shown(given)}")
+    return given

@@ -1,0 +1,319 @@
+"""The alert rules: what is wrong when, and how bad.
+
+Owns: each rule's expression, tier, text and handbook entry; the form of Prometheus' rule file.
+May not know: who is told (`routing.py`), the limits' values (`alert_settings.py`).
+Read next: `alert_cases.py`, the series that fire each rule and those that do not.
+
+P0 wakes somebody, P1 sends a message, P2 is recorded. A ratio sums both sides over the same labels
+and is no number without traffic, so it is silent then. Probes and scrapes are no traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from firsthand.observe.alert_settings import AlertSettings
+from firsthand.observe.catalogue import CATALOGUE
+from firsthand.observe.entry import Kind
+from firsthand.values import dataclass
+
+GROUP = "firsthand"
+PROBES = "/health|/livez|/readyz|/metrics|/v2/.*|/version|other"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One alert. `for_s` 0: at once. `entry` is its page in the handbook."""
+
+    name: str
+    tier: str
+    expression: str
+    for_s: float
+    entry: str
+    summary: str
+    summary_zh: str
+
+    def form(self, handbook: str) -> dict[str, Any]:
+        """As Prometheus' rule file has it."""
+        return {
+            "alert": self.name,
+            "expr": self.expression,
+            "for": duration(self.for_s),
+            "labels": {"severity": self.tier},
+            "annotations": self.annotations(handbook),
+        }
+
+    def annotations(self, handbook: str) -> dict[str, str]:
+        return {
+            "summary": self.summary,
+            "summary_zh": self.summary_zh,
+            "runbook_url": f"{handbook}/{self.entry}.md",
+        }
+
+
+def rules(settings: AlertSettings) -> list[Rule]:
+    return [*_p0(settings), *_p1(settings), *_p2(settings)]
+
+
+def rule_file(settings: AlertSettings) -> dict[str, Any]:
+    """Prometheus' rule file, to be written as YAML."""
+    forms = [rule.form(settings.handbook) for rule in rules(settings)]
+    return {"groups": [{"name": GROUP, "rules": forms}]}
+
+
+def duration(seconds: float) -> str:
+    """As Prometheus writes one: 90 → `90s`, 0.5 → `500ms`."""
+    return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
+
+
+def series(name: str, suffix: str = "", **labels: str) -> str:
+    """A selector of one metric of the catalogue; KeyError of any other, or of a label that it has
+    not. A label's value may begin with the operator, `=~` or `!~`; without one it is `=`."""
+    entry = CATALOGUE[name]
+    if suffix and entry.kind is not Kind.HISTOGRAM:
+        raise KeyError(f"{name} has no {suffix}")
+    known = {*entry.label_names, "job", "le"}
+    if not labels.keys() <= known:
+        raise KeyError(f"{name} has no label {labels.keys() - known}")
+    parts = []
+    for label, value in labels.items():
+        operator = value[:2] if value[:2] in ("=~", "!~") else "="
+        parts.append(f'{label}{operator}"{value.removeprefix(operator)}"')
+    inner = "{" + ",".join(parts) + "}" if parts else ""
+    return f"{entry.exposed}{suffix}{inner}"
+
+
+def quantile(q: float, name: str, window_s: float, by: str = "job", **labels: str) -> str:
+    buckets = f"rate({series(name, '_bucket', **labels)}[{duration(window_s)}])"
+    return f"histogram_quantile({q:g}, sum by ({by}, le) ({buckets}))"
+
+
+def error_ratio(settings: AlertSettings) -> str:
+    """Answers of 5xx among all, by job."""
+    window = duration(settings.error_window)
+    job, name = settings.job, "firsthand_requests"
+    bad = series(name, job=job, endpoint=f"!~{PROBES}", status="=~5..")
+    whole = series(name, job=job, endpoint=f"!~{PROBES}")
+    return f"sum by (job) (rate({bad}[{window}])) / (sum by (job) (rate({whole}[{window}])) > 0)"
+
+
+def _p0(s: AlertSettings) -> Iterator[Rule]:
+    yield Rule(
+        "FirsthandServiceDown",
+        "P0",
+        f'up{{job="{s.job}"}} == 0 or absent(up{{job="{s.job}"}})',
+        s.down_for,
+        "FH-001",
+        "The server does not answer",
+        "服务没有应答",
+    )
+    checks = series("firsthand_check_ok", job=s.job, check="!~not_draining")
+    yield Rule(
+        "FirsthandNotReady",
+        "P0",
+        f"min by (job, instance) ({checks}) == 0",
+        s.not_ready_for,
+        "FH-002",
+        "The server answers, but takes no requests",
+        "服务有应答，但不接受请求",
+    )
+    yield Rule(
+        "FirsthandSelfCheckWrong",
+        "P0",
+        f"{series('firsthand_selfcheck_ok', job=s.job)} == 0",
+        s.selfcheck_for,
+        "FH-003",
+        "The model gives wrong answers: its golden tokens differ",
+        "模型给出错误的结果：自检词元不一致",
+    )
+    yield Rule(
+        "FirsthandErrorRatioHigh",
+        "P0",
+        f"{error_ratio(s)} > {s.error_ratio:g}",
+        s.error_for,
+        "FH-004",
+        f"Over {s.error_ratio:.3g} of the answers are errors of the server",
+        f"服务端错误的比例超过 {s.error_ratio:.3g}",
+    )
+    ttft = quantile(0.99, "firsthand_ttft_seconds", s.latency_window, job=s.job)
+    yield Rule(
+        "FirsthandFirstTokenSlow",
+        "P0",
+        f"{ttft} > {s.ttft_p99:g}",
+        s.latency_for,
+        "FH-005",
+        f"One first token in a hundred takes over {s.ttft_p99:g} s",
+        f"首个词元延迟的 P99 超过 {s.ttft_p99:g} 秒",
+    )
+    name, phase = "firsthand_request_phase_seconds", "total"
+    whole = quantile(0.99, name, s.latency_window, job=s.job, phase=phase)
+    yield Rule(
+        "FirsthandAnswersSlow",
+        "P0",
+        f"{whole} > {s.latency_p99:g}",
+        s.latency_for,
+        "FH-005",
+        f"One answer in a hundred takes over {s.latency_p99:g} s",
+        f"请求延迟的 P99 超过 {s.latency_p99:g} 秒",
+    )
+
+
+def _p1(s: AlertSettings) -> Iterator[Rule]:
+    yield Rule(
+        "FirsthandErrorRatioRaised",
+        "P1",
+        f"({error_ratio(s)} > {s.error_ratio_low:g}) <= {s.error_ratio:g}",
+        s.error_for,
+        "FH-004",
+        f"Over {s.error_ratio_low:.3g} of the answers are errors of the server",
+        f"服务端错误的比例超过 {s.error_ratio_low:.3g}",
+    )
+    yield from _load(s)
+    yield from _memory(s)
+    yield from _engine(s)
+
+
+def _load(s: AlertSettings) -> Iterator[Rule]:
+    name, window = "firsthand_request_phase_seconds", duration(s.latency_window)
+    queue = quantile(0.95, name, s.latency_window, job=s.job, phase="queue")
+    yield Rule(
+        "FirsthandQueueSlow",
+        "P1",
+        f"{queue} > {s.queue_p95:g}",
+        s.queue_for,
+        "FH-006",
+        f"One request in twenty waits over {s.queue_p95:g} s before it begins",
+        f"排队时间的 P95 超过 {s.queue_p95:g} 秒",
+    )
+    refused = f"sum by (job) (rate({series('firsthand_refused', job=s.job)}[{window}]))"
+    admitted = f"sum by (job) (rate({series('firsthand_admitted', job=s.job)}[{window}]))"
+    yield Rule(
+        "FirsthandRefusing",
+        "P1",
+        f"{refused} / ({refused} + {admitted} > 0) > {s.refused_ratio:g}",
+        s.refused_for,
+        "FH-007",
+        f"Over {s.refused_ratio:.3g} of the requests are refused at the door",
+        f"被拒绝的请求比例超过 {s.refused_ratio:.3g}",
+    )
+    yield Rule(
+        "FirsthandShedding",
+        "P1",
+        f"{series('firsthand_degradation_level', job=s.job)} >= {s.degradation_level:g}",
+        s.degradation_for,
+        "FH-007",
+        "The server refuses optional work to keep up",
+        "服务因过载而拒绝可选的工作",
+    )
+
+
+def _memory(s: AlertSettings) -> Iterator[Rule]:
+    window = duration(s.latency_window)
+    used = series("firsthand_kv_blocks_used_ratio", job=s.job)
+    evicted = f"rate({series('firsthand_preemptions', job=s.job, reason='memory')}[{window}])"
+    yield Rule(
+        "FirsthandCacheFull",
+        "P1",
+        f"{used} > {s.kv_used_ratio:g} and on (job, instance, model) {evicted} > 0",
+        s.kv_for,
+        "FH-008",
+        "The KV cache is full: sequences are put back and computed again",
+        "KV 缓存已满：序列被换出并重新计算",
+    )
+    yield Rule(
+        "FirsthandMemoryHigh",
+        "P1",
+        f"{series('firsthand_memory_used_ratio', job=s.job)} > {s.memory_used_ratio:g}",
+        s.memory_for,
+        "FH-009",
+        f"Over {s.memory_used_ratio:.3g} of the machine's memory is used",
+        f"机器内存使用率超过 {s.memory_used_ratio:.3g}",
+    )
+    taken = series("firsthand_gpu_memory_used_bytes", job=s.job)
+    whole = series("firsthand_gpu_memory_bytes", job=s.job)
+    yield Rule(
+        "FirsthandGpuMemoryHigh",
+        "P1",
+        f"{taken} / {whole} > {s.gpu_memory_ratio:g}",
+        s.gpu_memory_for,
+        "FH-009",
+        f"Over {s.gpu_memory_ratio:.3g} of a GPU's memory is used",
+        f"显存使用率超过 {s.gpu_memory_ratio:.3g}",
+    )
+    if s.gpu_utilization:
+        busy = series("firsthand_gpu_utilization_ratio", job=s.job)
+        yield Rule(
+            "FirsthandGpuBusy",
+            "P1",
+            f"{busy} > {s.gpu_utilization_ratio:g}",
+            s.gpu_utilization_for,
+            "FH-006",
+            f"A GPU computes over {s.gpu_utilization_ratio:.3g} of the time",
+            f"GPU 利用率超过 {s.gpu_utilization_ratio:.3g}",
+        )
+
+
+def _engine(s: AlertSettings) -> Iterator[Rule]:
+    age = series("firsthand_last_step_age_seconds", job=s.job)
+    running = series("firsthand_requests_running", job=s.job)
+    yield Rule(
+        "FirsthandEngineStalled",
+        "P1",
+        f"{age} > {s.step_age:g} and on (job, instance, model) {running} > 0",
+        s.step_age_for,
+        "FH-010",
+        f"The engine has made no step for {s.step_age:g} s, although sequences run",
+        f"有序列在运行，但引擎已 {s.step_age:g} 秒没有推进",
+    )
+    restarts = series("firsthand_engine_restarts", job=s.job)
+    yield Rule(
+        "FirsthandEngineRestarted",
+        "P1",
+        f"increase({restarts}[{duration(s.restart_window)}]) > 0",
+        0,
+        "FH-011",
+        "An engine died or hung, and was replaced",
+        "引擎崩溃或挂起，已被替换",
+    )
+    errors = series("firsthand_step_errors", job=s.job)
+    yield Rule(
+        "FirsthandStepErrors",
+        "P1",
+        f"increase({errors}[{duration(s.step_error_window)}]) > 0",
+        0,
+        "FH-012",
+        "Steps of the engine fail",
+        "引擎的计算步骤失败",
+    )
+
+
+def _p2(s: AlertSettings) -> Iterator[Rule]:
+    name, window = "firsthand_request_phase_seconds", duration(s.slow_window)
+    every = series(name, "_count", job=s.job, phase="total")
+    quick = series(name, "_bucket", job=s.job, phase="total", le=str(float(s.slow_request)))
+    yield Rule(
+        "FirsthandSlowRequest",
+        "P2",
+        f"sum by (job, model) (increase({every}[{window}]))"
+        f" - sum by (job, model) (increase({quick}[{window}])) > 0.1",
+        0,
+        "FH-005",
+        f"A request took over {s.slow_request:g} s",
+        f"有请求耗时超过 {s.slow_request:g} 秒",
+    )
+    window = duration(s.log_window)
+    found = [series("firsthand_log_events", job=s.job, level="error")]
+    if s.log_events:
+        words = "=~" + "|".join(s.log_events)
+        found.append(series("firsthand_log_events", job=s.job, event=words))
+    either = " or ".join(f"increase({one}[{window}])" for one in found)
+    yield Rule(
+        "FirsthandLogEvent",
+        "P2",
+        f"sum by (job, event) ({either}) > 0",
+        0,
+        "FH-013",
+        "An error, or an event that is watched for, stands in the log",
+        "日志中出现错误或受关注的事件",
+    )
