@@ -174,7 +174,13 @@ def _data() -> typer.Typer:
 def _alerts() -> typer.Typer:
     """The commands of `firsthand alerts`."""
     group = typer.Typer(help="The alerts of a server.", no_args_is_help=True)
-    commands: dict[str, Callable[..., None]] = {"export": alerts.export, "test": alerts.test}
+    commands: dict[str, Callable[..., None]] = {
+        "export": alerts.export,
+        "test": alerts.test,
+        "receive": alerts.receive,
+        "answer": alerts.answer,
+        "review": alerts.review,
+    }
     for name, command in commands.items():
         group.command(name, cls=Command)(flat(command))
     return group

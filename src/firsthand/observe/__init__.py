@@ -13,7 +13,7 @@ Read next: `catalogue.py`.
 | `loaded_models.py` `gpus.py` | what is asked at a scrape |
 | `aliases.py` | the same numbers under vLLM's names |
 | `alert_settings.py` `alerts.py` `alert_cases.py` `proving.py` | limits, rules, series, the trial |
-| `routing.py` `received.py` `review.py` | who is told of an alert; what came of it |
+| `routing.py` `received.py` `asking.py` `review.py` | who is told of an alert; what came of it |
 | `dashboards.py` `metrics_page.py` `exports.py` `yaml_text.py` | the files made of all that |
 
 What else watches comes into this room too: log records and their fields, traces, the flight

@@ -1,0 +1,158 @@
+"""The record of alerts: what Alertmanager sent, and who answered, line by line.
+
+Owns: the record's file, and a receiver of webhooks that writes it.
+May not know: what is made of it (`review.py`).
+Read next: `routing.py`, which sends every alert here.
+
+The file is only ever added to, one JSON object per line. A line that was cut is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from firsthand.errors import InvalidRequest
+
+MAX_BODY_BYTES = 1 << 20
+MAX_LINE_BYTES = 64 << 10
+READ_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One alert as it was sent once. Times are Unix seconds; `ended_s` None: it fires."""
+
+    at_s: float
+    receiver: str
+    alert: str
+    severity: str
+    labels: dict[str, str]
+    fingerprint: str
+    began_s: float
+    ended_s: float | None
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Somebody did something about an alert."""
+
+    at_s: float
+    alert: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRecord:
+    """The file. It need not be there yet."""
+
+    path: Path
+
+    def add(self, line: Notice | Answer) -> None:
+        kind = "notice" if isinstance(line, Notice) else "answer"
+        text = json.dumps({"kind": kind, **asdict(line)}, ensure_ascii=False) + "\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as stream:  # one write: lines never mix
+            stream.write(text.encode())
+
+    def read(self) -> tuple[list[Notice], list[Answer]]:
+        notices, answers = [], []
+        if self.path.exists():
+            with self.path.open("rb") as stream:
+                for raw in stream:
+                    line = _read_line(raw)
+                    if isinstance(line, Notice):
+                        notices.append(line)
+                    elif line is not None:
+                        answers.append(line)
+        return notices, answers
+
+
+def notices_of(body: Mapping[str, Any], at_s: float) -> list[Notice]:
+    """The alerts of a webhook's body. Raises InvalidRequest where it is none of version 4."""
+    alerts = body.get("alerts")
+    if body.get("version") != "4" or not isinstance(alerts, list):
+        raise InvalidRequest("body", "is no webhook of Alertmanager, version 4")
+    try:
+        return [_notice(str(body.get("receiver", "")), one, at_s) for one in alerts]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidRequest("body", f"an alert in it cannot be read: {error}") from None
+
+
+class Receiver:
+    """Takes webhooks on this machine's own address, on any path. `port` 0: any free one."""
+
+    def __init__(
+        self, record: AlertRecord, port: int, clock: Callable[[], float], host: str = "127.0.0.1"
+    ) -> None:
+        self._server = ThreadingHTTPServer((host, port), _handler(record, clock))
+        self.port: int = self._server.server_address[1]
+
+    def run(self) -> None:
+        """Until `close`, from another thread, or Ctrl-C."""
+        self._server.serve_forever(poll_interval=0.1)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(record: AlertRecord, clock: Callable[[], float]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = READ_S
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+                self.send_error(413)
+                return
+            try:
+                body = json.loads(self.rfile.read(int(length)))
+                if not isinstance(body, dict):
+                    raise InvalidRequest("body", "must be an object")
+                for notice in notices_of(body, clock()):
+                    record.add(notice)
+            except (ValueError, RecursionError, InvalidRequest):
+                self.send_error(400)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    return Handler
+
+
+def _notice(receiver: str, alert: Mapping[str, Any], at_s: float) -> Notice:
+    labels = {str(name): str(value) for name, value in alert["labels"].items()}
+    ended = alert["endsAt"] if alert["status"] == "resolved" else None
+    return Notice(
+        at_s=at_s,
+        receiver=receiver,
+        alert=labels["alertname"],
+        severity=labels.get("severity", ""),
+        labels=labels,
+        fingerprint=str(alert["fingerprint"]),
+        began_s=datetime.fromisoformat(alert["startsAt"]).timestamp(),
+        ended_s=None if ended is None else datetime.fromisoformat(ended).timestamp(),
+        summary=str(alert.get("annotations", {}).get("summary", "")),
+    )
+
+
+def _read_line(raw: bytes) -> Notice | Answer | None:
+    if len(raw) > MAX_LINE_BYTES:
+        return None
+    try:
+        line = json.loads(raw)
+        kind = line.pop("kind")
+        return Notice(**line) if kind == "notice" else Answer(**line)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
