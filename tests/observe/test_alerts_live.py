@@ -10,15 +10,19 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.asking import fired
+from firsthand.observe.dashboards import expressions, metrics_dashboard, service_dashboard
 from firsthand.observe.received import AlertRecord
 from firsthand.observe.review import episodes_of_record
 from tests.observe.monitoring import monitored, needs_both, receiving, until
+from tests.observe.test_dashboards import asked
 from tests.server.processes import started
 
 
@@ -45,6 +49,7 @@ def test_faults_reach_their_receivers_and_their_end_too(tmp_path: Path) -> None:
         with monitored(tmp_path, settings) as prometheus:
             began_s = time.time()
             until(lambda: _scraped(prometheus), "nothing was scraped")
+            _dashboards_answer(prometheus)
             os.kill(server.engine_pids()[0], signal.SIGKILL)
             for ended in (False, True):
                 _waits(record, "FirsthandEngineRestarted", "message", ended=ended)
@@ -79,10 +84,23 @@ def _told(record: AlertRecord, alert: str, receiver: str, ended: bool) -> bool:
     )
 
 
+def _dashboards_answer(prometheus: str) -> None:
+    """Every query of theirs is one, and most have something to show of an idle server."""
+    queries = [*expressions(service_dashboard(AlertSettings())), *expressions(metrics_dashboard())]
+    with httpx.Client(base_url=prometheus, timeout=10) as client:
+        shown = [bool(_ask(client, asked(one))) for one in queries]
+    assert sum(shown) > 0.75 * len(queries)
+
+
 def _scraped(prometheus: str) -> bool:
     """Twice at least: an increase needs two samples."""
-    import httpx
+    with httpx.Client(base_url=prometheus, timeout=10) as client:
+        query = "count_over_time(firsthand_engine_restarts_total[1m]) >= 2"
+        return bool(_ask(client, query))
 
-    query = {"query": "count_over_time(firsthand_engine_restarts_total[1m]) >= 2"}
-    answer = httpx.get(f"{prometheus}/api/v1/query", params=query, timeout=5).json()
-    return bool(answer["data"]["result"])
+
+def _ask(client: httpx.Client, query: str) -> list[Any]:
+    answer = client.get("/api/v1/query", params={"query": query}).json()
+    assert answer["status"] == "success", (query, answer)
+    result: list[Any] = answer["data"]["result"]
+    return result

@@ -73,7 +73,7 @@ def series(name: str, suffix: str = "", **labels: str) -> str:
     entry = CATALOGUE[name]
     if suffix and entry.kind is not Kind.HISTOGRAM:
         raise KeyError(f"{name} has no {suffix}")
-    known = {*entry.label_names, "job", "le"}
+    known = {*entry.label_names, "job", "instance", "le"}
     if not labels.keys() <= known:
         raise KeyError(f"{name} has no label {labels.keys() - known}")
     parts = []

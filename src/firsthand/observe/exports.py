@@ -15,6 +15,12 @@ from pathlib import Path
 from firsthand.observe.alert_cases import RULE_FILE, case_file
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.alerts import rule_file
+from firsthand.observe.dashboards import (
+    as_json,
+    metrics_dashboard,
+    provisioning,
+    service_dashboard,
+)
 from firsthand.observe.metrics_page import metrics_page
 from firsthand.observe.routing import alertmanager_file, prometheus_file
 from firsthand.observe.yaml_text import as_yaml
@@ -39,6 +45,10 @@ def generated() -> dict[str, str]:
     files = {"docs/metrics.md": metrics_page()}
     for name, text in alert_files(AlertSettings()).items():
         files[f"deploy/prometheus/{name}"] = text
+    for name, form in provisioning().items():
+        files[f"deploy/grafana/provisioning/{name}"] = as_yaml(form)
+    for dashboard in (service_dashboard(AlertSettings()), metrics_dashboard()):
+        files[f"deploy/grafana/{dashboard['uid']}.json"] = as_json(dashboard)
     return files
 
 
