@@ -57,6 +57,15 @@ class Start:
             if num_more <= 0:
                 return
 
+    def until(self, words: str) -> None:
+        """Until it says that, beside what it loads."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said += line
+            if words in line and not line.startswith("import time:"):
+                return
+        raise AssertionError(self.said)
+
     def end(self, sent: signal.Signals) -> None:
         self.process.send_signal(sent)
         assert self.process.stderr is not None
@@ -110,6 +119,20 @@ def test_ops_6_ctrl_c_while_modules_load(command: str, model: Path) -> None:
     with starting(command, model) as start:
         start.until_loading(40)
         start.end(signal.SIGINT)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+@pytest.mark.parametrize("num_modules", [1, 100, 400])
+def test_sighup_ends_no_server_while_modules_load(num_modules: int, model: Path) -> None:
+    """It asks for the settings to be read again, and is remembered as soon as there are some."""
+    with starting("serve", model) as start:
+        start.until_loading(num_modules)
+        start.process.send_signal(signal.SIGHUP)
+        start.until("listens on")
+        start.process.send_signal(signal.SIGHUP)
+        start.until("ready")
+        start.end(signal.SIGTERM)
+        assert start.process.returncode == 0
 
 
 @pytest.mark.slow

@@ -429,12 +429,39 @@ def test_ops_5_a_second_signal_ends_at_once(
 ) -> None:
     with started(tmp_path, long_folder) as server:
         server.wait_ready()
-        with streams(server, 4, 8000):
+        with streams(server, 4, 8000) as answers:
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.1)
             assert server.process.poll() is None
             code, took_s = server.end(second, 20)
-        assert (code, took_s < 1) == (130, True)
+            texts = [answer.read().decode() for answer in answers]
+        assert (code, took_s < 2) == (130, True), (took_s, server.log.read_text())
+    assert all('"code":"draining"' in text and "[DONE]" not in text for text in texts)
+    assert [line for line in server.events() if line.get("event") == "request_cut"]
+
+
+IGNORES_ITS_CUT = """
+import time
+from firsthand.cli.main import main
+from firsthand.generation.registry import Registry
+async def close(registry):
+    time.sleep(60)
+Registry.close = close
+main()
+"""
+
+
+@pytest.mark.native
+def test_ops_5_after_a_second_signal_nothing_is_waited_for_long(
+    tmp_path: Path, micro_folder: Path
+) -> None:
+    with started(tmp_path, micro_folder, program=IGNORES_ITS_CUT) as server:
+        server.wait_ready()
+        with stream(server, 400):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+            code, took_s = server.end(signal.SIGTERM, 20)
+    assert code == 130 and took_s < 10
 
 
 @pytest.mark.native

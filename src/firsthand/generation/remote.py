@@ -184,6 +184,18 @@ class Remote:
         self._ready_s = None
         self._lose(reason)
 
+    def cut(self, reason: str) -> None:
+        """As `stop`, with nothing waited for: the child is killed, and open streams raise
+        EngineClosed now. `stop` may follow."""
+        process, supervisor = self._process, self._supervisor
+        self._set(Status.CLOSED, reason)
+        self._settled.set()
+        if supervisor is not None:
+            supervisor.cancel()
+        if process is not None:
+            process.kill()
+        self._lose(reason)
+
     def submit(self, request: Request) -> RemoteStream:
         """Raises InvalidRequest, CapacityExceeded or EngineUnavailable. Nothing waits."""
         facts, process = self.facts, self._process

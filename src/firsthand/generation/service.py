@@ -128,6 +128,11 @@ class Service:
         if self._prompts is not None:
             await asyncio.to_thread(self._prompts.close)
 
+    def cut(self) -> None:
+        """For a process that ends at once: the engine is killed, open streams raise EngineClosed
+        now, and nothing is waited for. `close` may follow."""
+        self._remote.cut("the process ends")
+
     async def __aenter__(self) -> Service:
         return self
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.alerts import PROBES, series
 from firsthand.observe.catalogue import SECTIONS
 from firsthand.observe.entry import Entry, Kind
+from firsthand.values import dataclass
 
 SOURCE = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
 SCHEMA_VERSION = 39

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
 
 MAX_BODY_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 10

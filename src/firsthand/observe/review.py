@@ -12,10 +12,10 @@ hour of the end of the one before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from firsthand.observe.received import Answer, Notice
+from firsthand.values import dataclass
 
 DAY_S = 86400.0
 FLAP_S = 1800.0

@@ -44,6 +44,7 @@ class Lifecycle:
     wakes: Callable[[], bool] = lambda: False
     started_s: float = 0.0
     draining_since_s: float | None = None
+    patience_ended: bool = False
 
     @property
     def draining(self) -> bool:
@@ -83,11 +84,20 @@ class Lifecycle:
         """Until all that runs has ended, or the limit of the drain. The ids that are to be cut."""
         assert self.draining_since_s is not None, "a drain has begun"
         end_s = self.draining_since_s + self.drain_limit_s()
-        while self.gate.num_open and self.clock() < end_s:
+        while self.gate.num_open and self.clock() < end_s and not self.patience_ended:
             await asyncio.sleep(_POLL_S)
+        return self._tell_cut("the drain's limit has come")
+
+    def end_patience(self) -> None:
+        """The drain has an end now; what still runs is cut."""
+        if not self.patience_ended:
+            self.patience_ended = True
+            self._tell_cut("a second signal came")
+
+    def _tell_cut(self, why: str) -> list[str]:
         cut = self.gate.open_request_ids
         for request_id in cut:
-            text = "the drain's limit has come; this request is cut"
+            text = f"{why}; this request is cut"
             tell("request_cut", text, logging.WARNING, request_id=request_id)
         return cut
 

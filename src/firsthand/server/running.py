@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -65,6 +66,7 @@ from firsthand.version import VERSION
 
 TICK_S = 1.0
 FAREWELL_S = 2.0  # for the last bytes of answers that were cut
+LAST_WORDS_S = 0.4  # for them after a second signal
 INTERRUPTED = 130
 
 
@@ -96,14 +98,20 @@ class Running:
             self.begin_drain(number.name)
 
     def end_at_once(self) -> None:
-        """Nothing is waited for: not for a task, a thread or a buffer. The engines end with us."""
-        tell("stopped", "ended at once, by a second signal", logging.WARNING)
-        remove_sockets(self.settings)
+        """Whoever has an open request is told so; then nothing is waited for, not for a task, a
+        thread or a buffer. A third signal does not even wait for that."""
+        if self.lifecycle.patience_ended:
+            self._leave()
+        tell("stopped", "ends at once, by a second signal", logging.WARNING)
+        self.lifecycle.end_patience()
         for member in self.registry.members:
-            pid = member.service.state.pid
-            if pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            member.service.cut()
+        bound = threading.Timer(LAST_WORDS_S, self._leave)
+        bound.daemon = True
+        bound.start()
+
+    def _leave(self) -> None:
+        remove_sockets(self.settings)
         os._exit(INTERRUPTED)
 
     def reload(self) -> dict[str, Any]:
@@ -329,7 +337,7 @@ async def _end(running: Running, servers: Sequence[uvicorn.Server]) -> int:
             while running.gate.num_open or any(c.cycle_is_open for c in running.peers.connections):
                 await asyncio.sleep(0.01)
     tell("stopped", f"ended; {len(cut)} requests were cut", num_cut=len(cut))
-    return 0
+    return INTERRUPTED if running.lifecycle.patience_ended else 0
 
 
 async def _check_self(running: Running, member: Member, ready: asyncio.Future[None]) -> None:

@@ -46,31 +46,43 @@ async def run_server(
     check_certificates(settings)
     entries = registry_entries(settings)
     listeners, admin = bind(settings), bind_admin(settings)
-    stopping = asyncio.Event()
+    stopping, hung_up = asyncio.Event(), asyncio.Event()
     try:
         starting = Registry.start(entries, settings.memory_limit, stays_of(settings))
-        async with await _or_signal(starting, stopping) as registry:
+        async with await _or_signal(starting, stopping, hung_up) as registry:
             from firsthand.server.running import assemble, serve_until_end
 
             running = assemble(configured, reread, registry, started_s, stopping)
+            if hung_up.is_set():
+                running.on_signal(signal.SIGHUP)
             return await serve_until_end(running, listeners, admin, say)
     except Interrupted:
         tell("stopped", "stopped before the model was there")
         return 0
     finally:
+        _ignore_hangups()
         for listener in (*listeners, *([] if admin is None else [admin])):
             listener.close()
         remove_sockets(settings)
 
 
-async def _or_signal(starting: Coroutine[Any, Any, Registry], stopping: asyncio.Event) -> Registry:
+def _ignore_hangups() -> None:
+    """From here on nothing is left that could be read again, and the loop's end would bring back
+    the system's own way, which is to end by the signal."""
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+async def _or_signal(
+    starting: Coroutine[Any, Any, Registry], stopping: asyncio.Event, hung_up: asyncio.Event
+) -> Registry:
     """What `starting` gives, the rest of the server being loaded meanwhile; raises Interrupted when
     a signal to end comes first. One that comes after it, before `running.py` listens for signals,
-    is kept in `stopping`."""
+    is kept in `stopping`; SIGHUP, at which the settings are to be read again, in `hung_up`."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
     task = asyncio.ensure_future(starting)
     rest = asyncio.ensure_future(asyncio.to_thread(_load_the_rest))
     waiter = asyncio.ensure_future(stopping.wait())
