@@ -1,7 +1,8 @@
 """Where a command begins: a Ctrl-C ends it from its first instruction on, without a traceback.
 
 Owns: what Ctrl-C does before there is a command, and after it; SIGHUP before `serve` listens.
-May not know: any other command. Hardly more than the standard library is loaded before `main` is called.
+May not know: any other command. Before `main` is called, hardly more than the standard library is
+loaded.
 Read next: `main.py`.
 
 While modules load, the operating system's own way holds: the process ends at once, by the signal.
