@@ -15,8 +15,11 @@ import pytest
 
 pytest.importorskip("safetensors")
 
+from firsthand.cli.micro_model import write_micro_model
 from firsthand.errors import CheckpointError, ModelNotFound, UnsupportedModel
-from firsthand.weights.adapters import MAX_RANK, open_adapter
+from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.loading import plan_model
+from firsthand.weights.adapters import MAX_RANK, adapter_bytes, open_adapter
 from firsthand.weights.checkpoint import Slot, Whole
 from tests.weights.adapter_files import PREFIX, RANK, tensors, write_adapter
 
@@ -148,3 +151,18 @@ def test_a_folder_without_its_files_is_no_adapter(tmp_path: Path) -> None:
     (tmp_path / "adapter_model.safetensors").unlink()
     with pytest.raises(ModelNotFound, match="save the adapter as safetensors"):
         open_adapter(tmp_path, SLOTS)
+
+
+def test_a_plan_counts_what_adapters_take(tmp_path: Path) -> None:
+    """Several models share a limit by their plans, before anything is loaded."""
+    model = tmp_path / "model"
+    model.mkdir()
+    write_micro_model(model)
+    folder = write_adapter(tmp_path / "a")
+    one = open_adapter(folder, SLOTS).num_bytes
+    assert adapter_bytes(folder) == one
+    plain, more = (
+        plan_model(model, LoadOptions(memory_limit="1GiB", lora=lora))[1].fixed.weights_bytes
+        for lora in (None, {"a": str(folder), "b": str(folder)})
+    )
+    assert more == plain + 2 * one

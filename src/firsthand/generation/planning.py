@@ -12,7 +12,9 @@ the KV cache gets what is left of the limit.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from firsthand.compute.executor import Held
@@ -31,6 +33,7 @@ from firsthand.memory.budget import (
 from firsthand.memory.machine import free_bytes
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec
+from firsthand.weights.adapters import adapter_bytes
 from firsthand.weights.checkpoint import Checkpoint
 from firsthand.weights.loading import planned_bytes
 from firsthand.weights.sources import Quantization
@@ -69,6 +72,8 @@ class Sizes(Protocol):
     @property
     def threads(self) -> int | None: ...
     @property
+    def lora(self) -> Mapping[str, str] | None: ...
+    @property
     def memory_limit(self) -> int | str: ...
     @property
     def load(self) -> str: ...
@@ -82,8 +87,9 @@ def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes) -> Budget:
     held_as = sizes.quantization if sizes.executor == "native" else "none"
     slots = family.slots(spec)
     sizes_bytes = planned_bytes(checkpoint, slots, family.gguf_layout, held_as)
+    adapters_bytes = sum(adapter_bytes(Path(folder)) for folder in (sizes.lora or {}).values())
     fixed = Fixed(
-        weights_bytes=sum(sizes_bytes),
+        weights_bytes=sum(sizes_bytes) + adapters_bytes,
         scratch_bytes=_scratch_bytes(spec, sizes),
         process_bytes=PROCESS_BYTES[sizes.executor] + PROCESS_BYTES_PER_TOKEN * spec.vocab_size,
         estimated=True,
@@ -94,7 +100,8 @@ def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes) -> Budget:
     room = room_for_weights(limit, fixed, wish)
     if sizes.load == "shards" and room is not None:
         # Which shards there are is known with the plan; two of them have to fit, at the least.
-        held_bytes = min(fixed.weights_bytes, max(room, sum(sorted(sizes_bytes)[-2:])))
+        least_bytes = sum(sorted(sizes_bytes)[-2:]) + adapters_bytes
+        held_bytes = min(fixed.weights_bytes, max(room, least_bytes))
         fixed = replace(fixed, weights_bytes=held_bytes)
     return make_budget(limit, fixed, wish)
 

@@ -119,6 +119,15 @@ def open_adapter(folder: Path, slots: Sequence[Slot]) -> Adapter:
     return Adapter(tuple(factors), digest.hexdigest(), max(one.a.shape[0] for one in factors))
 
 
+def adapter_bytes(folder: Path) -> int:
+    """What its matrices will take, without reading one; parts of one module may share."""
+    path = path_inside(folder, WEIGHTS)
+    if not path.exists():
+        return 0  # whoever loads it says what is wrong
+    with closing(open_safetensors(path)) as checkpoint:
+        return sum(4 * info.num_elements for info in checkpoint.tensors.values())
+
+
 def read_changes(folder: Path) -> list[ModuleChange]:
     """Every module's change, in the order of the file. Raises as `open_adapter` does."""
     if not folder.is_dir():
