@@ -23,8 +23,9 @@ from firsthand.errors import InvalidRequest
 from firsthand.observe.alert_cases import RULE_FILE, cases
 from firsthand.observe.alert_settings import AlertSettings, read_alert_settings
 from firsthand.observe.alerts import PROBES, Rule, duration, rule_file, rules, series
-from firsthand.observe.catalogue import CATALOGUE, LOG_EVENTS
+from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.exports import CASE_FILE, alert_files, write
+from firsthand.observe.labels import LOG_EVENTS
 from firsthand.observe.proving import prove
 from firsthand.observe.yaml_text import as_yaml
 from firsthand.server.guard.access import FREE

@@ -9,8 +9,9 @@ import re
 
 import pytest
 
-from firsthand.observe.catalogue import CATALOGUE, CLASSES, SECTIONS
+from firsthand.observe.catalogue import CATALOGUE, SECTIONS
 from firsthand.observe.entry import Entry, Kind
+from firsthand.observe.labels import CLASSES
 from firsthand.request import Priority
 
 UNITS = {"seconds": "_seconds", "bytes": "_bytes", "ratio": "_ratio"}

@@ -26,10 +26,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from firsthand.engine.facts import BatchFacts, StepFacts
 from firsthand.generation.service import Load, ServiceState, Status
-from firsthand.observe.catalogue import CATALOGUE, OUTCOMES
+from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.entry import Entry
 from firsthand.observe.gpus import Gpus, find_gpus
 from firsthand.observe.instruments import counter
+from firsthand.observe.labels import OUTCOMES
 from firsthand.observe.log_events import LogEvents
 from firsthand.observe.metrics import Metrics
 from firsthand.request import FinishReason

@@ -7,7 +7,7 @@ Read next: `catalogue.py`.
 
 | file | what stands there |
 |---|---|
-| `entry.py` `catalogue.py` | the form of an entry; all entries |
+| `entry.py` `labels.py` `catalogue.py` | the form of an entry; words; all entries |
 | `instruments.py` | an entry becomes a metric of the library: the only place that makes one |
 | `metrics.py` `log_events.py` | what is counted |
 | `loaded_models.py` `gpus.py` | what is asked at a scrape |

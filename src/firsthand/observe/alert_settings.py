@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from firsthand.checks import check_number, is_integer, shown
 from firsthand.errors import InvalidRequest
-from firsthand.observe.catalogue import LOG_EVENTS
 from firsthand.observe.entry import LATENCY_BUCKETS_S
+from firsthand.observe.labels import LOG_EVENTS
 from firsthand.values import dataclass
 
 MAX_FILE_BYTES = 1 << 20

@@ -22,29 +22,17 @@ from firsthand.observe.entry import (
     Section,
     When,
 )
-from firsthand.request import FinishReason
-
-CLASSES = ("urgent", "normal", "background")
-STEP_PHASES = ("plan", "run", "forward", "sample", "commit")
-REQUEST_PHASES = ("tokenize", "queue", "prefill", "decode", "inference", "total")
-# What can come between a request and its answer.
-OUTCOMES = (
-    *("cancelled", "client_closed", "deadline", "engine_lost", "failed", "memory", "refused"),
-    *("shutdown", "sleep", "stalled"),
+from firsthand.observe.labels import (
+    CLASS,
+    GPU,
+    LOG_EVENTS,
+    LOG_LEVELS,
+    MODEL,
+    OUTCOMES,
+    REASONS,
+    REQUEST_PHASES,
+    STEP_PHASES,
 )
-OTHER_EVENT = "other"
-LOG_LEVELS = ("warning", "error")
-# Those of the log that can be a warning or an error.
-LOG_EVENTS = (
-    *("context_lowered", "degradation", "golden_unknown", "model_failed", "reload_refused"),
-    *("request", "request_cut", "request_ended", "selfcheck_unanswered", "selfcheck_wrong"),
-    *("stopped", OTHER_EVENT),
-)
-_REASONS = tuple(reason.value for reason in FinishReason)
-
-MODEL = Label("model", "the service's own name of a model that is served")
-CLASS = Label("class", "of priority", CLASSES)
-_GPU = Label("gpu", "its number, as the driver counts")
 
 
 def _counter(
@@ -89,7 +77,7 @@ REQUESTS = Section(
             Label(
                 "finish_reason",
                 "of the last answer, or what came between; empty without either",
-                ("", *dict.fromkeys((*_REASONS, *OUTCOMES))),
+                ("", *dict.fromkeys((*REASONS, *OUTCOMES))),
             ),
         ),
         _counter(
@@ -103,7 +91,7 @@ REQUESTS = Section(
             "sequences",
             "Answers that ended; a request for n has n",
             MODEL,
-            Label("finish_reason", "why it ended", _REASONS),
+            Label("finish_reason", "why it ended", REASONS),
             aliases=(Alias("vllm:request_success", keep=(("finish_reason", "finished_reason"),)),),
         ),
         _gauge(
@@ -391,11 +379,11 @@ DEVICE = Section(
             "firsthand_gpu_utilization_ratio",
             "ratio",
             "Time in which it computed, 0 … 1",
-            _GPU,
+            GPU,
             when=When.GPU,
         ),
-        _gauge("firsthand_gpu_memory_used_bytes", "bytes", "Taken memory", _GPU, when=When.GPU),
-        _gauge("firsthand_gpu_memory_bytes", "bytes", "All its memory", _GPU, when=When.GPU),
+        _gauge("firsthand_gpu_memory_used_bytes", "bytes", "Taken memory", GPU, when=When.GPU),
+        _gauge("firsthand_gpu_memory_bytes", "bytes", "All its memory", GPU, when=When.GPU),
     ),
 )
 

@@ -10,8 +10,8 @@ import logging
 
 from prometheus_client import CollectorRegistry
 
-from firsthand.observe.catalogue import LOG_EVENTS, LOG_LEVELS, OTHER_EVENT
 from firsthand.observe.instruments import counter
+from firsthand.observe.labels import LOG_EVENTS, LOG_LEVELS, OTHER_EVENT
 
 
 class LogEvents(logging.Handler):

@@ -18,8 +18,8 @@ from firsthand.generation.completion import Completion
 from firsthand.generation.report import Report
 from firsthand.generation.service import Service
 from firsthand.observe.aliases import VllmAliases
-from firsthand.observe.catalogue import CLASSES, REQUEST_PHASES, STEP_PHASES
 from firsthand.observe.instruments import counter, gauge, histogram, read
+from firsthand.observe.labels import CLASSES, REQUEST_PHASES, STEP_PHASES
 from firsthand.processes import processor_s, resident_bytes
 from firsthand.values import dataclass
 

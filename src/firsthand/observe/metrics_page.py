@@ -6,8 +6,9 @@ Read next: `exports.py`, which writes it.
 
 from __future__ import annotations
 
-from firsthand.observe.catalogue import MODEL, SECTIONS
+from firsthand.observe.catalogue import SECTIONS
 from firsthand.observe.entry import Entry, Label, When
+from firsthand.observe.labels import MODEL
 
 _HEAD = """# Metrics
 
