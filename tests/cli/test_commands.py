@@ -63,6 +63,10 @@ def test_plan_shows_the_budget_and_refuses_with_numbers(model: str) -> None:
     shown = call("plan", model, "--memory-limit", "1G").output
     assert "2 layers × 2 heads × 2 × (16 × 2) bytes = 256 B" in shown
     assert "KV cache" in shown
+    assert "KV cache" in call("plan", "memory", model).output
+    advice = called("plan", "load", model, "--requests-per-hour", "0.1")
+    assert (advice["load"], advice["table"]) == ("lazy", "whole")
+    assert "--load whole" in call("plan", "load", model).output
     said = called("plan", model, "--memory-limit", "1MiB", code=5)["error"]
     assert said["type"] == "CapacityExceeded"
     assert "are needed and the limit is 1.0 MiB (as given)" in said["message"]

@@ -1,4 +1,4 @@
-"""The commands that look inside a model: inspect, plan, trace-step.
+"""The commands that look inside a model: inspect, plan, plan load, trace-step.
 
 Owns: their options.
 May not know: how a model is read or computed, how its facts are laid out.
@@ -81,6 +81,30 @@ def plan(
             print_json({"model": model, **as_dict(budget, wanted.kv_dtype)})
         else:
             print_plan(spec, budget, wanted.kv_dtype)
+
+
+def plan_load(
+    model: options.Model,
+    requests_per_hour: Annotated[
+        float | None, typer.Option(help="How often it is asked for; default: not known.")
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Recommend a way to load a model, with the arithmetic; it is not loaded."""
+    with reported(as_json):
+        from firsthand.generation.load_advice import advise_load
+        from firsthand.generation.load_options import LoadOptions
+
+        advice = advise_load(
+            model, LoadOptions(**options.load_keywords(loading)), requests_per_hour
+        )
+        if as_json:
+            print_json({"model": model, **advice.to_dict()})
+        else:
+            print(f"--load {advice.load}")
+            for reason in advice.why:
+                print(f"  {reason}")
 
 
 def trace_step(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from firsthand import __version__
 from firsthand.cli import (
@@ -119,7 +119,6 @@ def build_app() -> typer.Typer:
         "rm": models.remove,
         "pack": models.pack,
         "inspect": inspect.inspect,
-        "plan": inspect.plan,
         "tokenize": generate.tokenize,
         "trace-step": inspect.trace_step,
         "quantize": quantize.quantize,
@@ -132,6 +131,7 @@ def build_app() -> typer.Typer:
     }
     for name, command in commands.items():
         app.command(name, cls=Command)(flat(command))
+    app.add_typer(_plan(), name="plan")
     app.add_typer(_bench(), name="bench")
     app.command("ps", cls=Command)(flat(remote.ps))
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
@@ -139,6 +139,27 @@ def build_app() -> typer.Typer:
     app.add_typer(_data(), name="data")
     app.add_typer(_alerts(), name="alerts")
     return app
+
+
+class WithDefault(TyperGroup):
+    """A group whose first command is meant where none is named: `plan MODEL`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def _plan() -> typer.Typer:
+    """`firsthand plan MODEL`, and what else can be planned."""
+    group = typer.Typer(
+        help="Show what memory a model would get; `plan load MODEL`: how to load it.",
+        no_args_is_help=True,
+        cls=WithDefault,
+    )
+    group.command("memory", cls=Command)(flat(inspect.plan))
+    group.command("load", cls=Command)(flat(inspect.plan_load))
+    return group
 
 
 def _bench() -> typer.Typer:
