@@ -19,19 +19,22 @@ import ctypes
 import json
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from firsthand.evaluate.divergence import divergence
-from firsthand.evaluate.perplexity import load_for_scoring
+from firsthand.evaluate.divergence import Divergence, divergence
+from firsthand.evaluate.perplexity import cut, load_for_scoring
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import LoadedModel
+from firsthand.quantize import mixed
 from firsthand.quantize.quantize import quantize
 from firsthand.quantize.scheme import Scheme
 from firsthand.quantize.source import config_of, open_source_model, write_companions
@@ -39,6 +42,8 @@ from firsthand.quantize.writing import write_model
 from firsthand.weights.convert import TensorToWrite
 from firsthand.weights.open import open_checkpoint
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+UPSIDE = "least_sensitive"  # a control: what is widened is what gains least by it
 LINES = Path(__file__).parent / "results" / "quantization.jsonl"
 SCHEMES: list[dict[str, Any]] = [
     {"kind": "int8", "group": 0, "method": "nearest"},
@@ -48,18 +53,25 @@ SCHEMES: list[dict[str, Any]] = [
     {"kind": "int4", "group": 32, "method": "searched"},
     {"kind": "int4", "group": 32, "method": "scaled"},
     {"kind": "int4", "group": 32, "method": "compensated"},
+    {"kind": "int4", "group": 64, "method": "nearest"},
+    {"kind": "int4", "group": 64, "method": "compensated"},
     {"kind": "int4", "group": 64, "zeros": True, "method": "nearest"},
     {"kind": "int4", "group": 64, "zeros": True, "method": "compensated"},
     {"kind": "int4", "group": 128, "method": "nearest"},
     {"kind": "int4", "group": 128, "method": "scaled"},
     {"kind": "int4", "group": 128, "method": "compensated"},
     {"kind": "int4", "group": 128, "method": "compensated", "mixed": True, "budget": 4.5},
+    {"kind": "int4", "group": 128, "method": "nearest", "mixed": True, "budget": 4.5},
+    {"kind": "int4", "group": 128, "method": "nearest", "mixed": True, "budget": 4.5, UPSIDE: True},
     {"kind": "int3", "group": 32, "method": "nearest"},
     {"kind": "int3", "group": 32, "method": "scaled"},
     {"kind": "int3", "group": 32, "method": "compensated"},
+    {"kind": "int3", "group": 64, "method": "nearest"},
+    {"kind": "int3", "group": 64, "method": "compensated"},
     {"kind": "int3", "group": 128, "method": "nearest"},
     {"kind": "int3", "group": 128, "method": "compensated"},
 ]
+W8A8 = {"kind": "w8a8", "group": 0, "method": "nearest"}
 GGML = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
 
 
@@ -71,18 +83,15 @@ class Bench:
 
         self.floats = self.load(given.model)
 
-    def load(self, path: Path) -> LoadedModel:
-        options = LoadOptions(quantization="none", pack_cache=False, max_context=self.given.window)
-        return load_for_scoring(path, options)
+    def load(self, path: Path, **more: Any) -> LoadedModel:
+        asked = {"quantization": "none", "pack_cache": False, "max_context": self.given.window}
+        return load_for_scoring(path, LoadOptions(**(asked | more)))
 
-    def write(self, label: str, by: str, bits: float, path: Path, **more: Any) -> None:
-        found = divergence(
-            self.floats,
-            self.load(path),
-            self.text,
-            window=self.given.window,
-            max_windows=self.given.windows,
-        )
+    def against_floats(self, candidate: LoadedModel) -> Divergence:
+        window, windows = self.given.window, self.given.windows
+        return divergence(self.floats, candidate, self.text, window=window, max_windows=windows)
+
+    def write(self, label: str, by: str, bits: float, found: Divergence, **more: Any) -> None:
         line = {
             "at": time.strftime("%Y-%m-%d"),
             "model": self.given.name,
@@ -106,23 +115,42 @@ class Bench:
             if self.given.only and not re.search(self.given.only, str(options)):
                 continue
             dst = folder / str(number)
-            cpu_s = time.process_time()
+            bits, more = self.rounded(options, dst)
+            found = self.against_floats(self.load(dst))
+            self.write(options["kind"], "firsthand", bits, found, **more)
+            shutil.rmtree(dst)
+
+    def rounded(self, options: dict[str, Any], dst: Path) -> tuple[float, dict[str, Any]]:
+        """Bits per weight, and what the line says of how it was made."""
+        cpu_s = time.process_time()
+        scheme = {key: value for key, value in options.items() if key != UPSIDE}
+        sign = -1.0 if UPSIDE in options else 1.0
+        with patch.object(mixed, "_worth", lambda *of, _worth=mixed._worth: sign * _worth(*of)):
             report = quantize(
                 self.given.model,
                 dst,
-                Scheme(**options, force=True),
+                Scheme(**scheme, force=True),
                 calibration=self.calibration,
                 judged_on=self.text[:1_000],
                 num_tokens=self.given.tokens,
             )
-            more = {
-                **{key: value for key, value in options.items() if key != "kind"},
-                "calibration_tokens": self.given.tokens,
-                "rounding_s": report.rounding_s,
-                "cpu_s": time.process_time() - cpu_s,
-            }
-            self.write(options["kind"], "firsthand", report.bits_per_weight, dst, **more)
-            shutil.rmtree(dst)
+        more = {key: value for key, value in options.items() if key != "kind"}
+        more["calibration_tokens"] = self.given.tokens
+        more |= {"rounding_s": report.rounding_s, "cpu_s": time.process_time() - cpu_s}
+        return report.bits_per_weight, more
+
+    def activations_too(self, folder: Path) -> None:
+        """w8a8 as transformers runs it, with activations rounded to 8 bits for each token."""
+        from bench.as_transformers import divergence_of
+
+        bits, more = self.rounded(W8A8, folder / "w8a8")
+        windows = cut(self.floats, self.text, self.given.window, self.given.windows)
+        found = divergence_of(self.given.model, folder / "w8a8", [w.token_ids for w in windows])
+        self.write("w8a8", "firsthand", bits, found, **more)
+
+    def keys_and_values(self) -> None:
+        found = self.against_floats(self.load(self.given.model, kv_dtype="int8"))
+        self.write("floats, int8 keys and values", "firsthand", 32.0, found)
 
     def theirs(self, folder: Path) -> None:
         library = ctypes.CDLL(str(self.given.ggml))
@@ -130,7 +158,7 @@ class Bench:
             dst = folder / kind
             dst.mkdir()
             bits = self.as_ggml(library, kind, number, dst)
-            self.write(kind, "llama.cpp", bits, dst)
+            self.write(kind, "llama.cpp", bits, self.against_floats(self.load(dst)))
             shutil.rmtree(dst)
 
     def as_ggml(self, library: ctypes.CDLL, kind: str, number: int, dst: Path) -> float:
@@ -188,6 +216,7 @@ def main() -> None:
     parser.add_argument("windows", type=int)
     parser.add_argument("ggml", type=Path, nargs="?")
     parser.add_argument("--only", help="a regular expression of schemes, as they stand above")
+    parser.add_argument("--ways", action="store_true", help="int8 keys and values, w8a8 too")
     parser.add_argument("--tokens", type=int, default=16_384, help="of the calibration text")
     given = parser.parse_args()
     bench = Bench(given)
@@ -195,6 +224,9 @@ def main() -> None:
         if given.ggml is not None and not given.only:
             bench.theirs(Path(folder))
         bench.ours(Path(folder))
+        if given.ways:
+            bench.keys_and_values()
+            bench.activations_too(Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The table of what each way of rounding costs, made of the lines that `quantization.py` wrote.
+"""The tables of what each way of rounding costs, made of the lines that were measured.
 
 Owns: which figure stands where; no figure is typed.
 May not know: how anything was measured.
-Read next: `quantization.py`.
+Read next: `quantization.py`, `judge.py`.
 
-    python bench/quantization_table.py            print it
-    python bench/quantization_table.py --write    put it between the marks in docs/quantize.md
+    python bench/quantization_table.py            print them
+    python bench/quantization_table.py --write    put them between the marks in docs/
 
 Of several lines for one scheme of one model the last counts.
 """
@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LINES = ROOT / "bench" / "results" / "quantization.jsonl"
-PAGE = ROOT / "docs" / "quantize.md"
+RESULTS = ROOT / "bench" / "results"
+DOCS = ROOT / "docs"
 MARKS = ("<!-- costs: made by bench/quantization_table.py -->\n", "<!-- end of costs -->")
+JUDGE_MARKS = ("<!-- judge: made by bench/quantization_table.py -->\n", "<!-- end of judge -->")
+JUDGE_HEADINGS = ("model, weights", "right endings, %", "perplexity of a word", "bits of a byte")
 HEADINGS = (
     "weights", "bits per weight", "perplexity", "change, %", "divergence, 10⁻⁶ nats", "same top, %"
 )  # fmt: skip
@@ -33,9 +35,13 @@ Line = Mapping[str, Any]
 def name_of(line: Line) -> str:
     if line["by"] != "firsthand":
         return f"{line['by']} {line['label']}"
+    if "method" not in line:
+        return str(line["label"])
     group = f" in {line['group']}s" if line.get("group") else " per row"
     zeros = " with zeros" if line.get("zeros") else ""
     mixed = ", mixed with int8" if line.get("mixed") else ""
+    if line.get("least_sensitive"):
+        mixed = ", the least sensitive in int8"
     return f"{line['label']}{group}{zeros}, {line['method']}{mixed}"
 
 
@@ -74,23 +80,54 @@ def cells(line: Line) -> tuple[str, ...]:
     )
 
 
-def replaced(document: str, text: str) -> str:
+def judge_section(lines: Sequence[Line]) -> str:
+    found = {(line["model"], line["weights"]): line for line in lines}
+    rows = [JUDGE_HEADINGS, ("---",) * len(JUDGE_HEADINGS)]
+    for (model, weights), line in found.items():
+        accuracy, error = line["accuracy"], line["accuracy_standard_error"]
+        rows.append(
+            (
+                f"{model}, {'floats' if weights == 'none' else weights}",
+                f"{100 * accuracy:.1f} ± {100 * error:.1f}",
+                f"{line['word_perplexity']:.2f}",
+                f"{line['bits_per_byte']:.4f}",
+            )
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def replaced(document: str, text: str, marks: Sequence[str] = MARKS) -> str:
     """The document with the section between its marks."""
-    begin, end = (re.escape(mark) for mark in MARKS)
+    begin, end = (re.escape(mark) for mark in marks)
     found = re.search(f"(?<={begin}).*?(?={end})", document, re.DOTALL)
     if found is None:
-        raise ValueError("the document has no marks for the costs")
+        raise ValueError("the document has no marks for the table")
     return document[: found.start()] + text + document[found.end() :]
 
 
+def read_lines(name: str) -> list[dict[str, Any]]:
+    path = RESULTS / f"{name}.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def pages() -> dict[Path, str]:
+    """The pages as the lines would have them."""
+    costs, judge = DOCS / "quantize.md", DOCS / "evaluate.md"
+    return {
+        costs: replaced(costs.read_text(encoding="utf-8"), section(read_lines("quantization"))),
+        judge: replaced(
+            judge.read_text(encoding="utf-8"), judge_section(read_lines("judge")), JUDGE_MARKS
+        ),
+    }
+
+
 def main(arguments: Sequence[str]) -> int:
-    lines = [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()]
     if list(arguments) == ["--write"]:
-        PAGE.write_text(
-            replaced(PAGE.read_text(encoding="utf-8"), section(lines)), encoding="utf-8"
-        )
+        for page, text in pages().items():
+            page.write_text(text, encoding="utf-8")
         return 0
-    print(section(lines))
+    print(section(read_lines("quantization")), judge_section(read_lines("judge")), sep="\n")
     return 0
 
 

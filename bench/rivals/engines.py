@@ -25,6 +25,7 @@ VERSIONS = {
     "nncf": "3.4.0",
     "gguf": "0.19.0",
     "accelerate": "1.15.0",
+    "lm-eval": "0.4.13",  # no engine: the judge of bench/judge.py
 }
 
 

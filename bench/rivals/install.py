@@ -145,6 +145,11 @@ def steps(rivals: Path, source: Path) -> list[Step]:
             ],
             ["convert"],
         ),
+        Step(
+            "lmeval",
+            [pip("lmeval", f"lm-eval[api]=={VERSIONS['lm-eval']}", "transformers")],
+            interpreter="lmeval",
+        ),
         openvino("int8"),
         openvino("int4", "--group-size", OPENVINO_GROUP, "--ratio", "1.0"),
     ]

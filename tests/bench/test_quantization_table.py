@@ -1,0 +1,35 @@
+"""The tables of the pages are what the committed lines give.
+
+Owns: the comparison. May not know: how anything is measured.
+Read next: `bench/quantization_table.py`.
+"""
+
+from __future__ import annotations
+
+from bench.quantization_table import name_of, newest, pages, read_lines
+
+
+def test_the_pages_say_what_the_lines_give() -> None:
+    for page, text in pages().items():
+        assert page.read_text(encoding="utf-8") == text, (
+            "run `python bench/quantization_table.py --write`"
+        )
+
+
+def test_four_bits_lose_less_than_llamacpps_and_compensation_takes_a_third_away() -> None:
+    """The promises of docs/quantize.md, on the model that nobody had rounded."""
+    rows = newest(read_lines("quantization"))["small"]
+    assert all(name_of(line) == name for name, line in rows.items())
+
+    def lost(name: str) -> float:
+        return float(rows[name]["perplexity"] / rows[name]["reference_perplexity"] - 1)
+
+    ours = "int4 in 32s, compensated"
+    for theirs in ("llama.cpp Q4_0", "llama.cpp Q4_K"):
+        assert rows[ours]["bits_per_weight"] <= rows[theirs]["bits_per_weight"]
+        assert rows[ours]["divergence"] < rows[theirs]["divergence"]
+    assert lost(ours) < lost("llama.cpp Q4_0")
+    for kind in ("int4 in 128s", "int3 in 128s", "int3 in 32s"):
+        assert lost(f"{kind}, compensated") < 0.7 * lost(f"{kind}, nearest")
+    assert lost("int8 per row, compensated") < 0.0025
+    assert lost("int8 in 32s, nearest") < 0.001
