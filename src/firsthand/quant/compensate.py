@@ -9,6 +9,11 @@ was rounded away and H = XᵀX. Column after column is rounded; the error of eac
 diagonal entry of the Cholesky factor of H⁻¹, is subtracted from the columns that are still floats.
 Columns with the largest inputs come first, while there are still many to make up for them; scales
 are chosen before, so that groups stay runs of columns and no file needs an order.
+
+H is damped by a part of each diagonal entry: what columns seem to have in common is taken as a
+little less than the calibration text says. A part of the mean of them all, which is usual, is
+almost the largest column's alone in a model with outliers, and next to nothing to the others; on
+other text than that of the calibration the outputs of SmolLM2 then lose 6 % more.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ from numpy.typing import NDArray
 from firsthand.quant.grid import Grid, Rounded, choose
 
 Floats = NDArray[np.float32]
-DAMPING: Final = 0.01  # of the mean of the diagonal
+DAMPING: Final = 0.1  # of each entry of the diagonal
+LEAST_IMPORTANCE: Final = 0.01  # of the mean of the diagonal, where scales are chosen
 BLOCK: Final = 64
 
 
@@ -30,7 +36,7 @@ def compensated(values: Floats, hessian: Floats, grid: Grid) -> Rounded:
     nearest and changes nothing."""
     n, k = values.shape
     diagonal = np.array(np.diag(hessian), np.float32)
-    scales, zeros = choose(values, grid, diagonal + diagonal.mean() * DAMPING, search=True)
+    scales, zeros = choose(values, grid, diagonal + diagonal.mean() * LEAST_IMPORTANCE, search=True)
     order = np.argsort(-diagonal, kind="stable")
     factor = inverse_factor(hessian[np.ix_(order, order)])
     groups = order // grid.width(k)
@@ -56,12 +62,12 @@ def inverse_factor(hessian: Floats) -> Floats:
     """(K, K) upper U with UᵀU = (H + damping)⁻¹. What a singular H needs is added."""
     exact = hessian.astype(np.float64)
     diagonal = np.diag(exact).copy()
-    mean = float(diagonal.mean()) or 1.0
-    exact[np.diag_indices_from(exact)] = np.where(diagonal > 0, diagonal, mean)
+    diagonal[diagonal <= 0] = float(diagonal.mean()) or 1.0
+    np.fill_diagonal(exact, diagonal)
     damping = DAMPING
     while True:
         try:
-            damped = exact + np.eye(len(exact)) * (damping * mean)
+            damped = exact + np.diag(damping * diagonal)
             return np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)
         except np.linalg.LinAlgError:
             damping *= 10

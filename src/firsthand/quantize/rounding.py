@@ -10,6 +10,8 @@ up for what came before. Layers behind one norm see the same inputs and are roun
 - Scaling (AWQ, arXiv 2306.00978, section 3.2): column k of the weights is multiplied by s[k] and
   the norm's gain divided by it, which changes nothing but the rounding. s = m^α over its geometric
   mean, m the mean size of input k; of 11 values of α the one whose outputs lose least is taken.
+  Compensation begins with it where a scale stands for a whole row: there the columns with large
+  inputs gain most. In groups the two together lose no less than compensation alone.
 - Smoothing (arXiv 2211.10438, equation 4): the same with s = max |x|^α / max |w|^(1 − α), so that
   activations of 8 bits have no outliers.
 
@@ -105,9 +107,10 @@ class Rounder:
     ) -> Floats | None:
         if self._scheme.rounds_activations:
             return smoothing(inputs, matrix, self._scheme.smoothing)
-        if self._scheme.method != "scaled":
-            return None
         grid = self._grids.get(names[0], self._scheme.grid)
+        whole_rows = self._scheme.method == "compensated" and grid.group is None
+        if self._scheme.method != "scaled" and not whole_rows:
+            return None
         return best_scales(inputs, hessian, matrix, grid)
 
     def _round(self, names: Sequence[str], matrices: Sequence[Floats], hessian: Floats) -> None:
