@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from firsthand.engine.facts import StepFacts
-from firsthand.request import FinishReason, Request, TokenEvent
+from firsthand.request import Finish, FinishReason, Request, TokenEvent
 from firsthand.scheduling.admission import max_stored_tokens
 from firsthand.scheduling.facts import PlanFacts
 from firsthand.scheduling.plan import StepPlan
@@ -247,8 +247,11 @@ class Watch:
         life.position += 1
         if life.followers:
             self._release(life)
-        if finish != (own.finish if life.position == len(own.known) else None):
-            raise Violation("I3", f"{life} ends with {own.finish} alone, not {event}")
+        due = own.finish if life.position == len(own.known) else None
+        if due is not None and life.request.is_late(event.at_s):
+            due = Finish(FinishReason.DEADLINE)
+        if finish != due:
+            raise Violation("I3", f"{life} ends with {due}, not {event}")
         if finish is not None:
             self.seen[finish.reason.value] += 1
             self._end(life)
