@@ -266,7 +266,7 @@ def test_chat_knows_its_commands(model: str) -> None:
 
 def test_chat_goes_on_after_a_refused_message(model: str) -> None:
     options = ("--max-tokens", "4", "--temperature", "0", "--ignore-end", "--report")
-    shown = call("chat", model, *options, stdin="x" * 600 + "\none\n")
+    shown = call("chat", model, *options, stdin="x" * 600 + "\none\n", code=2)
     assert "error: " in shown.stderr
     assert shown.stderr.count("tok/s") >= 1
 

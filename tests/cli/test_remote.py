@@ -180,7 +180,7 @@ def test_a_stream_that_goes_wrong_is_an_error(other: Other, body: bytes, says: s
 
 def test_an_answer_that_fails_ends_nothing_else(other: Other) -> None:
     other.body = events(delta(content="half"))
-    shown = call("chat", "--url", other.url, stdin="one\ntwo\n")
+    shown = call("chat", "--url", other.url, stdin="one\ntwo\n", code=1)
     assert shown.stdout == "half\nhalf\n"
     assert shown.stderr.count("error: ") == 2
     assert [len(body["messages"]) for _, body, _ in other.asked if body] == [1, 1]

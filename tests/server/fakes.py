@@ -168,6 +168,10 @@ class FakeService(Service):
         return ModelFacts("micro", 1, CONTEXT, 257, (END,), True, self.template, "micro", *sizes)
 
     @property
+    def memory(self) -> Memory | None:
+        return Memory(1 << 20, 2 << 20, 4 << 20, 0, 0)
+
+    @property
     def load(self) -> Load:
         none = (0, 0, 0)
         return Load(0, 0, 0, none, none, 0, 32, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0)

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsthand.server.message_pack import has_more_items
+from firsthand.server.message_pack import check_items
+
+
+def has_more_items(content: bytes, limit: int) -> bool:
+    try:
+        check_items(content, limit)
+    except ValueError as error:
+        return "items" in str(error)
+    return False
+
 
 leaves = (
     st.none()
@@ -70,3 +79,23 @@ def test_what_is_claimed_counts_and_much_is_found_quickly() -> None:
     assert has_more_items(b"\x9f" * 8_000_000, 1_000_000)
     assert not has_more_items(b"\xdb\x00\x70\x00\x00" + b"\x90" * 0x700000, 1_000_000)
     assert time.process_time() - started_s < 5.0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x82\xa1a\x01\xa1a\x02",
+        b"\xde\x00\x02\xa1a\x01\xd9\x01a\x02",  # in two forms
+        b"\x81\xa1b\x92\x80\x82\xa1a\x82\xa1x\x01\xa1y\x02\xa1a\x02",  # inside
+        b"\x82\x01\x01\x01\x02",
+    ],
+)
+def test_a_key_that_stands_there_twice_is_seen(content: bytes) -> None:
+    msgspec.msgpack.decode(content)
+    with pytest.raises(ValueError, match="twice"):
+        check_items(content, 100)
+
+
+def test_equal_keys_of_different_maps_are_no_fault() -> None:
+    same = {"a": {"a": [{"a": 1}, {"a": "a"}]}, "b": "a", "": ["a", "a"]}
+    check_items(msgspec.msgpack.encode([same, same]), 100)

@@ -20,6 +20,7 @@ from firsthand.cli import options, remote
 from firsthand.cli.conversation import check_utf8, conversation, lines, user
 from firsthand.cli.output import (
     INTERRUPTED,
+    exit_code,
     print_json,
     print_table,
     progress,
@@ -122,7 +123,7 @@ def chat(
             raise InvalidRequest("model", "is missing: firsthand chat MODEL, or --url URL")
         if name is not None:
             raise InvalidRequest("--model", "names a model of a server; it goes with --url")
-        messages = conversation(system)
+        messages, code = conversation(system), 0
         with open_llm(model, loading, with_adapters=True) as llm:
             for text in lines():
                 if text == "/reset":
@@ -133,6 +134,7 @@ def chat(
                     done = write_out(llm.stream_chat(asked, **wanted))
                 except InvalidRequest as error:
                     say(f"error: {error}")
+                    code = exit_code(error)
                     continue
                 say_why(done, llm.loaded.spec.context_length)
                 messages = [*asked, {"role": "assistant", "content": done.text}]
@@ -140,6 +142,8 @@ def chat(
                     from firsthand.cli.report import print_report
 
                     print_report(done, llm.loaded)
+        if code:
+            raise typer.Exit(code)
 
 
 def tokenize(

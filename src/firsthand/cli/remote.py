@@ -16,7 +16,7 @@ import typer
 
 from firsthand.cli import options
 from firsthand.cli.conversation import Piece, conversation, lines, user
-from firsthand.cli.output import in_bytes, print_json, print_table, reported, say
+from firsthand.cli.output import exit_code, in_bytes, print_json, print_table, reported, say
 from firsthand.errors import FirsthandError, InvalidRequest, ModelNotFound
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -83,26 +83,31 @@ def chat_with(
     system: str | None,
     wanted: Mapping[str, Any],
 ) -> None:
-    """Talk, until the input ends. An answer that fails, or is interrupted, ends nothing else."""
+    """Talk, until the input ends. An answer that fails, or is interrupted, ends nothing else; where
+    one failed, the command ends with that fault's exit code."""
     from firsthand.cli.client import client_of
 
     client = client_of(url, first_key(api_key))
     body = {"model": model or _only_model(client), **wanted}
-    messages = conversation(system)
+    messages, code = conversation(system), 0
     for text in lines():
         if text == "/reset":
             messages = conversation(system)
             continue
         asked = [*messages, user(text)]
         answer = write_answer(client, {**body, "messages": asked})
-        if answer is not None:
+        if isinstance(answer, str):
             messages = [*asked, {"role": "assistant", "content": answer}]
+        else:
+            code = exit_code(answer)
+    if code:
+        raise typer.Exit(code)
 
 
-def write_answer(client: Server, body: Mapping[str, Any]) -> str | None:
-    """Print an answer as it comes; its text. None: there is none, and why was said."""
+def write_answer(client: Server, body: Mapping[str, Any]) -> str | FirsthandError:
+    """Print an answer as it comes; its text, or the fault that it ended by, which was said."""
     parts: list[str] = []
-    why = None
+    why, fault = None, None
     try:
         with closing(client.chat(body)) as pieces:
             for piece in pieces:
@@ -116,13 +121,12 @@ def write_answer(client: Server, body: Mapping[str, Any]) -> str | None:
     except KeyboardInterrupt:
         why = "(stopped: interrupted)"
     except FirsthandError as error:
-        why = f"error: {error}"
+        why, fault = f"error: {error}", error
     if parts and not parts[-1].endswith("\n"):
         print(flush=True)
     if why is not None:
         say(why)
-    failed = why is not None and why.startswith("error")
-    return None if failed else "".join(parts)
+    return "".join(parts) if fault is None else fault
 
 
 def sampling_fields(given: options.Sampling, default: options.Sampling) -> dict[str, Any]:

@@ -66,16 +66,19 @@ def check(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
     """Check the settings, the keys and the address, and begin nothing."""
     with reported(as_json):
         from firsthand.server.listening import check_certificates, check_exposure
-        from firsthand.server.rules import keys_of
+        from firsthand.server.rules import keys_of, registry_entries
 
         settings = read(config, given).settings
         keys = keys_of(settings)
         check_exposure(settings, keys)
         check_certificates(settings)
+        models = [one.called for one in settings.model]
+        if models:
+            registry_entries(settings)
         if as_json:
-            print_json({"ok": True, "num_keys": len(keys.callers)})
+            print_json({"ok": True, "num_keys": len(keys.callers), "models": models})
         else:
-            print(f"ok; {len(keys.callers)} keys")
+            print(f"ok; {len(keys.callers)} keys; models: {', '.join(models) or 'none'}")
 
 
 def read(config: Path | None, given: Mapping[str, Any]) -> Any:

@@ -64,6 +64,15 @@ class Member:
         return self.service.state.status
 
     @property
+    def memory_bytes(self) -> int | None:
+        """What it takes when it is loaded: its part of the memory or, of one that has no part
+        because it is alone, what its engine took. None: it has not been loaded yet."""
+        held = self.service.memory
+        if self.need_bytes or held is None:
+            return self.need_bytes or None
+        return held.weights_bytes + held.scratch_bytes + held.kv_reserved_bytes
+
+    @property
     def leaving(self) -> bool:
         """Nobody enters it any more; its memory is not free yet."""
         return self.going is not None

@@ -205,8 +205,7 @@ class Service:
         return None if engine is None else self._memory(engine, used)
 
     def clock(self) -> float:
-        """Seconds; those of `Prompt.called_s`, and of the engine's times: one clock for all
-        processes of a machine."""
+        """Seconds, as `Prompt.called_s` and the engine's times: a clock for the whole machine."""
         return self._clock()
 
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:

@@ -25,7 +25,7 @@ class LoadedModels:
         members = self.models.members
         took = [((one.name,), one.load_s) for one in members if one.load_s is not None]
         yield read("firsthand_model_loaded", [((one.name,), one.resident) for one in members])
-        needs = [((one.name,), one.need_bytes) for one in members]
+        needs = [((one.name,), one.memory_bytes or 0) for one in members]
         yield read("firsthand_model_memory_bytes", needs)
         yield read("firsthand_model_loads", [((one.name,), one.num_loads) for one in members])
         yield read("firsthand_model_load_seconds", took)

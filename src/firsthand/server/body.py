@@ -20,7 +20,7 @@ from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object
 from firsthand.server.errors import JSON, invalid
 from firsthand.server.guard.refusal import Refused
-from firsthand.server.message_pack import has_more_items
+from firsthand.server.message_pack import check_items
 from firsthand.values import dataclass
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -104,9 +104,10 @@ def _parse_json(content: bytes, limits: BodyLimits) -> dict[str, Any]:
 
 
 def _parse_message_pack(content: bytes, limits: BodyLimits) -> dict[str, Any]:
-    if has_more_items(content, limits.max_items):
-        message = f"the body: MessagePack of over {limits.max_items} items"
-        raise Refused(400, message, "invalid_value")
+    try:
+        check_items(content, limits.max_items)
+    except ValueError as error:
+        raise Refused(400, f"the body: {error}", "invalid_value") from error
     try:
         value = msgspec.msgpack.decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

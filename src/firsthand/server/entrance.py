@@ -82,7 +82,7 @@ class Entrance:
         member = self.registry.member_of(service)
         return {
             "firsthand_status": member.status.value,
-            "firsthand_memory_bytes": member.need_bytes or None,
+            "firsthand_memory_bytes": member.memory_bytes,
             "firsthand_requests_open": service.load.num_open,
         }
 
@@ -95,7 +95,7 @@ def describe(member: Member, now_s: float) -> dict[str, Any]:
         "status": state.status.value,
         "reason": state.reason,
         "pid": state.pid,
-        "memory_bytes": member.need_bytes or None,
+        "memory_bytes": member.memory_bytes,
         "requests_open": member.service.load.num_open,
         "at_start": member.entry.at_start,
         "pinned": member.entry.pinned,

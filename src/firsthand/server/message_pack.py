@@ -1,10 +1,12 @@
-"""How many objects a MessagePack body would become, told from its bytes.
+"""How many objects a MessagePack body would become, and whether a key repeats: from its bytes.
 
 Owns: the walk over the heads of its items. May not know: what they mean, whether they are sound.
 Read next: `body.py`, which asks before it decodes; MessagePack's specification has the heads.
 """
 
 from __future__ import annotations
+
+from firsthand.values import dataclass
 
 # fmt: off
 # Bytes after the head: numbers, and extensions of a fixed length with their type.
@@ -22,22 +24,59 @@ _EXTENSIONS = (0xC7, 0xC8, 0xC9)  # their type is a byte more
 _ITEMS = {0xDC: 1, 0xDD: 1, 0xDE: 2, 0xDF: 2}  # per unit of the length: arrays, maps
 
 
-def has_more_items(content: bytes, limit: int) -> bool:
-    """Whether there are, or are said to be, more than `limit` items, keys and values included.
+def check_items(content: bytes, limit: int) -> None:
+    """Raises ValueError where there are, or are said to be, more than `limit` items, keys and
+    values included; or where one map has a key twice, of which a decoder would keep the last.
 
     A decoder makes room for what is said, so that counts before it is there. At most `limit` items
     are looked at.
     """
     at, num_seen, num_due = 0, 0, 1
+    opened: list[_Opened] = []
     while num_due and at < len(content):
         head = content[at]
         at += 1
         num_seen += 1
-        num_due += _num_inside(content, at, head) - 1
+        num_inside = _num_inside(content, at, head)
+        num_due += num_inside - 1
         if num_seen + num_due > limit:
-            return True
-        at += _num_bytes(content, at, head)
-    return False
+            raise ValueError(f"MessagePack of over {limit} items")
+        end = at + _num_bytes(content, at, head)
+        while opened and not opened[-1].num_left:
+            opened.pop()
+        if opened:
+            opened[-1].take(_key(content, at, end, head))
+        if num_inside:
+            opened.append(_Opened(num_inside, set() if _is_map(head) else None))
+        at = end
+
+
+@dataclass(slots=True)
+class _Opened:
+    """An array, or a map with the keys that were there."""
+
+    num_left: int
+    keys: set[bytes] | None
+
+    def take(self, content: bytes) -> None:
+        """Its next item: in a map, keys and values in turns."""
+        if self.keys is not None and self.num_left % 2 == 0:
+            if content in self.keys:
+                name = content[1:].decode("utf-8", "replace")
+                raise ValueError(f"the key {name[:80]!r} stands there twice")
+            self.keys.add(content)
+        self.num_left -= 1
+
+
+def _key(content: bytes, at: int, end: int, head: int) -> bytes:
+    """Equal for equal texts, whatever form their length has."""
+    if 0xA0 <= head <= 0xBF or 0xD9 <= head <= 0xDB:
+        return b"\xa0" + content[at + _LENGTH.get(head, 0) : end]
+    return content[at - 1 : end]
+
+
+def _is_map(head: int) -> bool:
+    return 0x80 <= head <= 0x8F or head in (0xDE, 0xDF)
 
 
 def _num_inside(content: bytes, at: int, head: int) -> int:

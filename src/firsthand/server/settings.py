@@ -364,6 +364,21 @@ class Configured:
                 SECRET if hidden else setting.about.kind.show(value),
                 self._origin(setting),
             )
+            if setting.name == "model":
+                for name, shown in self._of_models():
+                    yield name, shown, self._origin(setting)
+
+    def _of_models(self) -> Iterator[tuple[str, str]]:
+        """What a [[model]] table says beside the path."""
+        kinds = {setting.name: setting.about.kind for setting in SETTINGS}
+        for at, entry in enumerate(self.settings.model):
+            where = f"model[{at}]"
+            said = [("path", entry.path), ("name", entry.name), ("load", entry.load)]
+            said += [("pinned", "true")] if entry.pinned else []
+            own = self.settings.of_model(entry)
+            said += [(name, kinds[name].show(getattr(own, name))) for name, _ in entry.options]
+            if any(value for _, value in said[1:]):
+                yield from ((f"{where}.{name}", value) for name, value in said if value)
 
     def _origin(self, setting: Setting) -> str:
         return self.origins.get(setting.name, "default")

@@ -131,6 +131,9 @@ def chat_options(body: ChatBody) -> Options:
         raise InvalidRequest("top_logprobs", "needs logprobs: true")
     if body.logprobs:
         options["logprobs"] = body.top_logprobs or 0
+    both = (body.max_tokens, body.max_completion_tokens)
+    if None not in both and both[0] != both[1]:
+        raise InvalidRequest("max_completion_tokens", "is another number than max_tokens")
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit is not None:
         options["max_tokens"] = limit
