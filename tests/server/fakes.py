@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firsthand.engine.facts import StepFacts
-from firsthand.errors import ContextLengthExceeded, InvalidRequest
+from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
 from firsthand.generation.completion import Chunk, Completion, TokenLogprob
 from firsthand.generation.member import Member, RegistryEntry
 from firsthand.generation.options import Options, read_options, read_pooling
@@ -98,6 +98,9 @@ class FakeStream(AsyncTextStream):
 
     async def __anext__(self) -> Chunk:
         return await anext(self._chunks)
+
+    def error_of(self, finish: Finish) -> EngineError:
+        return EngineError(str(finish.cause))
 
     def close(self) -> None:
         self.is_closed = True

@@ -13,12 +13,14 @@ over a limit, gets a mask that allows nothing, and an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from firsthand.engine.grammar import Grammars, Matcher
+from firsthand.engine.grammar_worker import shortened
 from firsthand.engine.sampler import Masks
 from firsthand.errors import InvalidRequest
 from firsthand.request import Grammar
@@ -71,7 +73,7 @@ class Constraints:
                 matcher = state.matcher
                 matcher.unsafe_compute_mask_ptr(words[mask].ctypes.data, 4 * num_words)
                 if matcher.is_error():
-                    fault = f"the grammar failed: {matcher.get_error()}"
+                    fault = _told(state)
             if fault is not None:
                 words[mask] = 0
                 faults[row] = fault
@@ -106,7 +108,15 @@ def _advance(state: _State, draw: Draw) -> str | None:
     for position in range(start, len(history)):
         token_id = history[position]
         if not state.matcher.consume_token(token_id):
-            return f"the grammar does not go on with token {token_id}"
+            return f"{_told(state)} (token {token_id})"
         state.num_taken += 1
         state.last_id = token_id
     return None
+
+
+def _told(state: _State) -> str:
+    """A limit is the grammar's fault, and told under the name of its field; anything else, ours."""
+    reason = shortened(state.matcher.get_error())
+    if re.search(r"\b(limit|max is)\b", reason):
+        return str(InvalidRequest(state.grammar.field, f"met a limit: {reason}"))
+    return f"the grammar failed: {reason or 'it does not go on'}"

@@ -23,6 +23,8 @@ MAX_REASON_CHARS = 300
 COMPILE_FUEL = 1_000_000  # the library's units: some 50,000 per ms
 STEP_FUEL = 200_000
 STEP_ITEMS = 50_000
+ROW_ITEMS = 20_000  # an object takes four for each property that may come next
+LOOK_AHEAD = 8  # bytes of a text, on the way to which no limit may be met
 MAX_LEXER_STATES = 20_000  # of one or two kB
 MAX_SYMBOLS = 100_000
 # JSON may have white space almost everywhere, and a model that has begun with it may never stop. So
@@ -102,6 +104,7 @@ def library_limits() -> Any:
         initial_lexer_fuel=COMPILE_FUEL,
         step_lexer_fuel=STEP_FUEL,
         step_max_items=STEP_ITEMS,
+        max_items_in_row=ROW_ITEMS,
         max_lexer_states=MAX_LEXER_STATES,
         max_grammar_size=MAX_SYMBOLS,
         verbose_errors=False,  # the others quote the grammar
@@ -123,17 +126,27 @@ def compiled(tokens: Any, grammar: Text) -> Any:
 
 
 def check_begins(matcher: Any) -> None:
-    """Some token begins a text. Raises ValueError where none does, or a limit was met looking."""
-    mask = matcher.compute_bitmask()
-    reason = str(matcher.get_error()) if matcher.is_error() else ""
-    if reason.startswith("NoExtension") or not any(mask):
-        raise ValueError("no text has this form")
-    if reason:
-        raise ValueError(shortened(reason))
+    """Some token begins a text, and the first bytes of one meet no limit. Raises ValueError where
+    none does, or a limit was met looking."""
+    for num_taken in range(LOOK_AHEAD):
+        mask = matcher.compute_bitmask()
+        reason = str(matcher.get_error()) if matcher.is_error() else ""
+        nothing = reason.startswith("NoExtension") or not any(mask)
+        if nothing and not num_taken:
+            raise ValueError("no text has this form")
+        if reason:
+            raise ValueError(shortened(reason))
+        byte = next(
+            (8 * at + (one & -one).bit_length() - 1 for at, one in enumerate(mask) if one), 256
+        )
+        if byte >= 256:  # the text may end here, and nothing else
+            return
+        if not matcher.consume_token(byte):
+            raise ValueError(shortened(matcher.get_error()))
 
 
 def shortened(text: str) -> str:
-    return " ".join(text.split())[:MAX_REASON_CHARS]
+    return " ".join(text.replace("<non-verbose/>", "").split())[:MAX_REASON_CHARS]
 
 
 def main() -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import weakref
 
+from firsthand.errors import FirsthandError
 from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Prompt, StreamUsage
 from firsthand.generation.texts import Texts
+from firsthand.request import Finish
 
 
 class AsyncTextStream:
@@ -84,6 +86,10 @@ class AsyncTextStream:
         chunk = choice.chunk()
         choice.was_given()
         return chunk
+
+    def error_of(self, finish: Finish) -> FirsthandError:
+        """That of a sequence which ended by a fault; see `Texts.error_of`."""
+        return self._texts.error_of(finish)
 
     async def completions(self) -> list[Completion]:
         """Read to the end; one per sequence, in the order of their index."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from firsthand.errors import EngineError
+from firsthand.errors import EngineError, FirsthandError, InvalidRequest
 from firsthand.generation.choice import Choice, Job
 from firsthand.generation.completion import Completion
 from firsthand.generation.report import Report, StepLedger, StepTimes, Timeline
@@ -54,12 +54,19 @@ class Texts:
             choice.complete(finish, self._report(self._request, choice.timeline(), self.steps))
         return finish
 
-    def fault(self, finish: Finish | None) -> EngineError | None:
+    def fault(self, finish: Finish | None) -> FirsthandError | None:
         """What a reader is told of a fault that ended the only sequence. Where there are more, it
         is in the completion of each that it hit."""
         if finish is None or finish.reason is not FinishReason.ERROR or len(self.choices) > 1:
             return None
-        return EngineError(f"request {self._request.request_id}: {finish.cause}")
+        return self.error_of(finish)
+
+    def error_of(self, finish: Finish) -> FirsthandError:
+        """A cause that begins with the field of the request's grammar is that grammar's."""
+        grammar, cause = self._request.grammar, str(finish.cause)
+        if grammar is not None and cause.startswith(f"{grammar.field}: "):
+            return InvalidRequest(grammar.field, cause.removeprefix(f"{grammar.field}: "))
+        return EngineError(f"request {self._request.request_id}: {cause}")
 
     def completions(self) -> list[Completion]:
         """One per sequence. Raises EngineError if some have not ended."""

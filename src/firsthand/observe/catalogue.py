@@ -334,9 +334,7 @@ STATE = Section(
         ),
         _counter("firsthand_selfcheck_wrong", "checks", "Self-checks that differed", MODEL),
         _gauge("firsthand_model_loaded", "", "1: the model has an engine", MODEL),
-        _gauge(
-            "firsthand_model_memory_bytes", "bytes", "What the model takes when it is loaded", MODEL
-        ),
+        _gauge("firsthand_model_memory_bytes", "bytes", "What the model takes when loaded", MODEL),
         _counter("firsthand_model_loads", "loads", "Loads that ended well", MODEL),
         _gauge("firsthand_model_load_seconds", "seconds", "What the last load took", MODEL),
         _counter(

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from firsthand.errors import EngineError, FirsthandError
+from firsthand.errors import FirsthandError
 from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.service import AsyncTextStream, StreamUsage
 from firsthand.request import FinishReason
@@ -72,7 +72,7 @@ class Answers:
                     if chunk.completion is not None:
                         self._submitted[index // self._n].ticket.finished(chunk.completion)
                         self._on_finish(chunk.completion)
-                    failure = self._failure(index, chunk.completion)
+                    failure = self._failure(self._submitted[index // self._n], chunk.completion)
                     yield index, chunk if failure is None else replace(chunk, completion=None)
                     if failure is not None:
                         raise failure
@@ -120,7 +120,7 @@ class Answers:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
-    def _failure(self, index: int, completion: Completion | None) -> FirsthandError | None:
+    def _failure(self, one: Submitted, completion: Completion | None) -> FirsthandError | None:
         """What is told of an end that is no answer."""
         if completion is None:
             return None
@@ -131,14 +131,14 @@ class Answers:
                 status = 504 if num else 408
                 message = f"the deadline passed {when}"
                 return Refused(status, message, "deadline_exceeded", outcome="deadline")
-            case FinishReason.CANCELLED if self._submitted[index // self._n].ticket.spent:
+            case FinishReason.CANCELLED if one.ticket.spent:
                 message = f"ended after {num} tokens: the machine's memory is spent"
                 return Refused(503, message, "degraded", retry_after_s=1.0, outcome="memory")
             case FinishReason.CANCELLED:
                 message = f"ended by the operator after {num} tokens"
                 return Refused(503, message, "cancelled", outcome="cancelled")
             case FinishReason.ERROR:
-                return EngineError(str(completion.finish.cause))
+                return one.stream.error_of(completion.finish)
             case _:
                 return None
 
