@@ -13,6 +13,7 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 | `HF_HUB_CACHE`, `HF_HOME` | the Hugging Face cache, shared with other programs | as there |
 | `HF_ENDPOINT` | the hub, or a mirror of it | `https://huggingface.co` |
 | `HF_HUB_OFFLINE` | 1: never connect to the hub | 0 |
+| `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` | object storage that is not Amazon's | none |
 | `HF_TOKEN` | access to private and gated models | none |
 """
 
@@ -44,6 +45,7 @@ class Environment:
     hf_cache: Path
     hf_endpoint: str = _DEFAULT_ENDPOINT  # without a slash at the end
     hf_offline: bool = False
+    s3_endpoint: str | None = None
     hf_token: str | None = field(default=None, repr=False)  # secret: never printed
     isa: str | None = None  # the kernels check the name when they load
     threads: int | None = None
@@ -64,6 +66,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         hf_cache=_folder(variables, "HF_HUB_CACHE", user_home, hf_home / "hub"),
         hf_endpoint=_endpoint(variables.get("HF_ENDPOINT", "")),
         hf_offline=_switch(variables, "HF_HUB_OFFLINE"),
+        s3_endpoint=_s3_endpoint(variables),
         hf_token=_token(variables.get("HF_TOKEN", "")),
         isa=variables.get("FIRSTHAND_ISA", "").strip().lower() or None,
         threads=_threads(variables.get("FIRSTHAND_THREADS", "")),
@@ -124,7 +127,14 @@ def _threads(value: str) -> int | None:
     return number
 
 
-def _endpoint(value: str) -> str:
+def _s3_endpoint(variables: Mapping[str, str]) -> str | None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if variables.get(name, "").strip():
+            return _endpoint(variables[name], name)
+    return None
+
+
+def _endpoint(value: str, name: str = "HF_ENDPOINT") -> str:
     """Only what a request can be built from: scheme, host, port and path; no user, no query."""
     url = value.strip().rstrip("/") or _DEFAULT_ENDPOINT
     try:
@@ -133,7 +143,7 @@ def _endpoint(value: str) -> str:
     except ValueError:  # a port that is no number, a broken IPv6 address
         usable = False
     if not usable or re.search(r"[^!-~]|[@?#]", url):
-        raise InvalidRequest("HF_ENDPOINT", "it takes an http:// or https:// address of a hub")
+        raise InvalidRequest(name, "it takes an http:// or https:// address")
     return url
 
 

@@ -6,7 +6,8 @@ Read next: `model_names.py` (what a name may be), `folder.py` (what a model's fo
 `places.py` (the caches), `wheels.py` and `hub.py` (what pull calls).
 
 MODEL is, in this order: a known name; a path that exists (a folder or a .gguf file); an id of the
-hub, `org/name[@revision][:FILE.gguf]`, looked for in the shared cache.
+hub, `org/name[@revision][:FILE.gguf]`, looked for in the shared cache. An address of object
+storage, `s3://bucket/prefix`, is what its last pull brought.
 Write `./name` for a folder that has a known name.
 """
 
@@ -41,6 +42,12 @@ from firsthand.weights.model_names import (
     parse_hub_id,
     shown,
 )
+from firsthand.weights.object_names import (
+    object_folder,
+    parse_object_id,
+    pulled_folder,
+    pulled_objects,
+)
 from firsthand.weights.packed_cache import (
     PackedModel,
     list_packed,
@@ -64,6 +71,7 @@ class Source(StrEnum):
     FOLDER = "folder"
     FILE = "file"
     HUB = "hub cache"
+    OBJECTS = "object storage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,12 @@ def resolve(
         )
     if os.path.lexists(model):
         return _resolve_path(model)
+    object_id = parse_object_id(model)
+    if object_id is not None:
+        folder = pulled_folder(object_id, env)
+        if folder is None:
+            raise ModelNotFound(f"{model} is not here yet; `firsthand pull {model}` fetches it")
+        return ResolvedModel(model, model_in(folder), Source.OBJECTS, folder.name)
     hub_id = parse_hub_id(model)
     if hub_id is None:
         raise ModelNotFound(_not_found(model, env, known))
@@ -160,6 +174,10 @@ def pull(
     check_model(target)
     if target in known:
         pull_known(known[target], env, progress)
+    elif (object_id := parse_object_id(target)) is not None:
+        from firsthand.weights.objects import pull_objects
+
+        pull_objects(object_id, env, progress)
     elif not os.path.lexists(target):
         hub_id = parse_hub_id(target)
         if hub_id is None:
@@ -179,6 +197,11 @@ def list_models(
     ]
     for hub_id in _cached_repos(env):
         rows.extend(_hub_rows(hub_id, env))
+    rows += [
+        _row(str(one), path, _form(path), path.name, complete=True)
+        for one in pulled_objects(env)
+        if (path := pulled_folder(one, env)) is not None
+    ]
     packed = list_packed(packed_folder(env.home))
     rows = [
         replace(row, packed_bytes=sum(m.size_bytes for m in packed if m.is_of(row.path)))
@@ -221,6 +244,10 @@ def remove_model(
     check_model(name)
     if name in known:
         folder = known_path(known[name], env).parent
+        return _remove_packed(folder, env) + _remove_folder(folder, name)
+    object_id = parse_object_id(name)
+    if object_id is not None:
+        folder = object_folder(object_id, env)
         return _remove_packed(folder, env) + _remove_folder(folder, name)
     hub_id = parse_hub_id(name)
     if hub_id is not None and repo_folder(hub_id, env).is_dir():
