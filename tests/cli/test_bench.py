@@ -93,6 +93,16 @@ def test_bench_startup(model: str) -> None:
     assert "first token" in shown("bench", "startup", model, *SMALL)
 
 
+@pytest.mark.process
+def test_s86_bench_load(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRSTHAND_HOME", str(tmp_path))
+    monkeypatch.setenv("FIRSTHAND_PACK_CACHE", "1")
+    ways = called("bench", "load", model, "--repeats", "1")["ways"]
+    assert [one["way"] for one in ways] == ["packing", "whole", "shards"]
+    assert all(one["load_ms"]["median"] > 0 for one in ways)
+    assert "WEIGHTS HELD" in shown("bench", "load", model, "--repeats", "1")
+
+
 def test_bench_ablate(model: str) -> None:
     outcomes = called("bench", "ablate", model, *SMALL, *OUTPUT)["outcomes"]
     assert [one["variable"] for one in (outcomes[0], outcomes[-1])] == ["rule", "base"]

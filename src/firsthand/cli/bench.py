@@ -129,6 +129,37 @@ def startup(
         )
 
 
+def load(
+    model: options.Model,
+    repeats: Repeats = 3,
+    shards_limit: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES|SHARE%", help="The limit in shards; default: --memory-limit."),
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Time the ways to load a model: packing it, whole, and in shards."""
+    with reported(as_json):
+        from firsthand.measure.loads import measure_loads
+
+        ways = measure_loads(model, _load_options(loading), repeats, shards_limit)
+        if as_json:
+            print_json({"model": model, "ways": [one.to_dict() for one in ways]})
+            return
+        rows = [
+            (
+                one.way,
+                f"{one.found.load_ms.median:.0f}",
+                f"{one.found.first_token_ms.median:.0f}",
+                in_bytes(one.found.peak_rss_bytes),
+                in_bytes(one.found.weights_bytes),
+            )
+            for one in ways
+        ]
+        print_table(("WAY", "LOAD MS", "FIRST TOKEN MS", "PEAK MEMORY", "WEIGHTS HELD"), rows)
+
+
 def ablate(
     model: options.Model,
     prompt_tokens: PromptTokens = 512,

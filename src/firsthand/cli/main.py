@@ -169,6 +169,7 @@ def _bench() -> typer.Typer:
         "latency": bench.latency,
         "throughput": bench.throughput,
         "startup": bench.startup,
+        "load": bench.load,
         "ablate": bench.ablate,
         "compare": bench.compare,
     }
