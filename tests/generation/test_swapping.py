@@ -153,7 +153,9 @@ def test_the_pages_of_the_file_never_take_more_than_was_said(
     finally:
         ended.set()
         watcher.join()
-    assert 0 < max(most, resident_of_map()) <= held <= weights // 3
+    # Around a page that is read the system maps up to 16 that it has: 64 KiB at a place.
+    assert 0 < max(most, resident_of_map()) <= held + (128 << 10)
+    assert held <= weights // 3
 
 
 def test_a_first_load_in_shards_writes_the_packed_form_of_all_loads(

@@ -100,7 +100,7 @@ def cut(ops: Sequence[Op], places: Places) -> list[Shard]:
 def _shard(ops: Sequence[Op], places: Places, members: Sequence[int]) -> Shard:
     read = [ops[i] for i in members if ops[i].name != "experts"]
     behind = _ranges([ops[i] for i in members], places)
-    num_bytes = sum(size for _, size in behind)
+    num_bytes = sum(-(-size // PAGE_BYTES) * PAGE_BYTES for _, size in behind)
     return Shard(members[0], members[-1], num_bytes, _ranges(read, places), behind)
 
 
