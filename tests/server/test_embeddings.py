@@ -38,6 +38,19 @@ def test_vectors_are_the_librarys(live: Live, micro_folder: Any) -> None:
         assert np.array(one.embedding, dtype=np.float32).tobytes() == vector.tobytes()
 
 
+def test_more_inputs_than_wait_at_a_time(live: Live) -> None:
+    """In their order, each as it is alone."""
+    texts = [chr(97 + at % 26) for at in range(300)]
+    answer = embed(live, texts)
+    assert [one.index for one in answer.data] == list(range(300))
+    assert answer.usage.prompt_tokens == 300
+    for at in (0, 63, 64, 299):
+        (alone,) = embed(live, texts[at]).data
+        assert answer.data[at].embedding == alone.embedding
+    error = post(live, input=["a"] * 2049)["error"]
+    assert error["param"] == "input" and "2048" in error["message"]
+
+
 def test_every_form_of_the_input_gives_the_same(live: Live) -> None:
     text, ids = TEXTS[0], list(TEXTS[0].encode())
     (expected,) = embed(live, text).data

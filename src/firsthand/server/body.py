@@ -20,7 +20,8 @@ from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object
 from firsthand.server.errors import JSON, invalid
 from firsthand.server.guard.refusal import Refused
-from firsthand.server.message_pack import check_items
+from firsthand.server.locating import steps_to_fault, written
+from firsthand.server.message_pack import RepeatedKey, check_items
 from firsthand.values import dataclass
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -100,12 +101,15 @@ def _parse_json(content: bytes, limits: BodyLimits) -> dict[str, Any]:
     try:
         return parse_json_object(content, "the body", limits.max_items)
     except CheckpointError as error:
-        raise Refused(400, str(error), "invalid_value") from error
+        param = written(steps_to_fault(content)) or None
+        raise Refused(400, str(error), "invalid_value", param) from error
 
 
 def _parse_message_pack(content: bytes, limits: BodyLimits) -> dict[str, Any]:
     try:
         check_items(content, limits.max_items)
+    except RepeatedKey as error:
+        raise Refused(400, f"the body: {error}", "invalid_value", written(error.steps)) from error
     except ValueError as error:
         raise Refused(400, f"the body: {error}", "invalid_value") from error
     try:
@@ -124,4 +128,4 @@ def _validate(model: type[Body], value: dict[str, Any]) -> Body:
         return model.model_validate(value)
     except ValidationError as error:
         shown = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid(shown) from error
+        raise invalid(shown, value) from error

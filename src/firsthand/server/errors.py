@@ -37,6 +37,7 @@ from firsthand.errors import (
 )
 from firsthand.server.guard.refusal import KINDS, Refused, draining, error_body
 from firsthand.server.headers import note_outcome, request_id_of
+from firsthand.server.locating import steps_in, written
 from firsthand.values import dataclass
 
 _LOG = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ def install(app: FastAPI) -> None:
 
     async def validation(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, RequestValidationError)
-        return reply_and_log(invalid(fault.errors()), request.scope).response()
+        return reply_and_log(invalid(fault.errors(), fault.body), request.scope).response()
 
     app.add_exception_handler(FirsthandError, known)
     app.add_exception_handler(Exception, unknown)  # it goes on to the boundary, which logs it
@@ -175,14 +176,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, validation)
 
 
-def invalid(errors: object) -> Refused:
-    """The refusal for pydantic's list of what is wrong: one of them, the one that lies deepest, for
-    that is the branch of a choice which came nearest to fitting; of two, the one of the right type.
+def invalid(errors: object, value: object) -> Refused:
+    """The refusal for pydantic's list of what is wrong with `value`: one of them, the one that
+    lies deepest, for that is the branch of a choice which came nearest to fitting; of two, the one
+    of the right type.
     """
     assert isinstance(errors, list | tuple)
     worst = max(errors, key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
-    param = _param(worst["loc"])
     kind, message = str(worst["type"]), str(worst["msg"])
+    param = written(steps_in(value, worst["loc"], missing=kind == "missing")) or None
     unsupported = kind in ("extra_forbidden", "unsupported_parameter")
     if kind == "extra_forbidden":
         message = "no such field is supported"
@@ -190,23 +192,4 @@ def invalid(errors: object) -> Refused:
     return Refused(400, f"{(param or 'the body')[:MAX_PARAM_CHARS]}: {message}", code, param)
 
 
-def _param(location: tuple[int | str, ...]) -> str | None:
-    """`messages[0].content`, without the names that pydantic gives the branches of a choice."""
-    path = ""
-    for before, step in zip((None, *location), location, strict=False):
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif step == before:  # a branch that is called as the field in it
-            continue
-        elif step not in _BRANCHES and "[" not in step and not step[:1].isupper():
-            path += f".{step}" if path else step
-    return path or None
-
-
 _FAULT = "server_error"
-_BRANCHES = frozenset(
-    (
-        *("str", "int", "float", "bool", "list", "dict", "none", "constrained-str"),
-        *("constrained-int", "text", "texts", "token_ids", "batches_of_ids"),
-    )
-)

@@ -6,6 +6,8 @@ Read next: `body.py`, which asks before it decodes; MessagePack's specification 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from firsthand.values import dataclass
 
 # fmt: off
@@ -24,9 +26,18 @@ _EXTENSIONS = (0xC7, 0xC8, 0xC9)  # their type is a byte more
 _ITEMS = {0xDC: 1, 0xDD: 1, 0xDE: 2, 0xDF: 2}  # per unit of the length: arrays, maps
 
 
+class RepeatedKey(ValueError):
+    """`steps` lead to the key."""
+
+    def __init__(self, steps: Sequence[int | str]) -> None:
+        super().__init__(f"the key {str(steps[-1])[:80]!r} stands there twice")
+        self.steps = steps
+
+
 def check_items(content: bytes, limit: int) -> None:
     """Raises ValueError where there are, or are said to be, more than `limit` items, keys and
-    values included; or where one map has a key twice, of which a decoder would keep the last.
+    values included; RepeatedKey where one map has a key twice, of which a decoder would keep the
+    last.
 
     A decoder makes room for what is said, so that counts before it is there. At most `limit` items
     are looked at.
@@ -44,8 +55,8 @@ def check_items(content: bytes, limit: int) -> None:
         end = at + _num_bytes(content, at, head)
         while opened and not opened[-1].num_left:
             opened.pop()
-        if opened:
-            opened[-1].take(_key(content, at, end, head))
+        if opened and not opened[-1].take(_key(content, at, end, head)):
+            raise RepeatedKey([one.step for one in opened])
         if num_inside:
             opened.append(_Opened(num_inside, set() if _is_map(head) else None))
         at = end
@@ -53,19 +64,24 @@ def check_items(content: bytes, limit: int) -> None:
 
 @dataclass(slots=True)
 class _Opened:
-    """An array, or a map with the keys that were there."""
+    """An array, or a map with the keys that were there. `step` leads to the item last taken."""
 
     num_left: int
     keys: set[bytes] | None
+    step: int | str = -1
 
-    def take(self, content: bytes) -> None:
-        """Its next item: in a map, keys and values in turns."""
-        if self.keys is not None and self.num_left % 2 == 0:
-            if content in self.keys:
-                name = content[1:].decode("utf-8", "replace")
-                raise ValueError(f"the key {name[:80]!r} stands there twice")
-            self.keys.add(content)
+    def take(self, content: bytes) -> bool:
+        """Its next item, in a map keys and values in turns; False: a key that was there."""
+        is_key = self.num_left % 2 == 0
         self.num_left -= 1
+        if self.keys is None:
+            self.step = int(self.step) + 1
+        elif is_key:
+            self.step = content[1:].decode("utf-8", "replace")
+            if content in self.keys:
+                return False
+            self.keys.add(content)
+        return True
 
 
 def _key(content: bytes, at: int, end: int, head: int) -> bytes:

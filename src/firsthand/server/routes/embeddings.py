@@ -8,6 +8,7 @@ Read next: `../answers.py`.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,6 +18,7 @@ from starlette.responses import Response
 from firsthand.generation.completion import Completion
 from firsthand.generation.embedding import Shape
 from firsthand.generation.options import Options
+from firsthand.generation.service import Prompt
 from firsthand.server import writing
 from firsthand.server.answers import unless_gone
 from firsthand.server.body import read_body
@@ -28,6 +30,7 @@ from firsthand.server.wire.base import Sampling, priority_of
 from firsthand.server.wire.embeddings import EmbeddingsBody, EmbeddingsReply
 
 EMBEDDINGS = "/v1/embeddings"
+WINDOW = 64
 
 
 def embeddings_router(house: House) -> APIRouter:
@@ -42,9 +45,8 @@ def embeddings_router(house: House) -> APIRouter:
             options: Options = {**_options(body), **header_options(request)}
             prompts = await read_prompts(service, body.input)
             asked = Asked(EMBEDDINGS, model, service, Sampling(), pooling=shape.pooling)
-            answers = submit(house, request, asked, prompts, options)
-        completions = await unless_gone(request, answers.completions())
-        used = answers.usage
+            completions = await _completions(house, request, asked, prompts, options)
+        num_tokens = sum(prompt.num_tokens for prompt in prompts)
         reply = {
             "id": writing.new_id("embd-"),
             "object": "list",
@@ -53,11 +55,23 @@ def embeddings_router(house: House) -> APIRouter:
                 for index, one in enumerate(completions)
             ],
             "model": model,
-            "usage": {"prompt_tokens": used.prompt_tokens, "total_tokens": used.prompt_tokens},
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
         }
         return json_reply(reply, writing.manifest(service) | writing.server_timing(completions))
 
     return router
+
+
+async def _completions(
+    house: House, request: Request, asked: Asked, prompts: Sequence[Prompt], options: Options
+) -> list[Completion]:
+    """Some at a time: a long list is not to fill the queue."""
+    found: list[Completion] = []
+    for start in range(0, len(prompts), WINDOW):
+        some = prompts[start : start + WINDOW]
+        answers = submit(house, request, asked, some, options)
+        found += await unless_gone(request, answers.completions())
+    return found
 
 
 def _options(body: EmbeddingsBody) -> Options:

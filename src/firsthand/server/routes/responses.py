@@ -75,7 +75,7 @@ def responses_router(house: House) -> APIRouter:
     async def responses(request: Request) -> Response:
         body = await read_body(request, ResponsesBody, house.body_limits)
         model, service = await house.enter(request, body.model)
-        with naming({"max_tokens": "max_output_tokens", "prompt": "input", "messages": "input"}):
+        with naming(_NAMES | _tool_names(body)):
             sampling = _sampling(body)
             options: Options = {**_options(body, sampling), **header_options(request)}
             use = tool_use(house, service, tool_fields(body))
@@ -92,6 +92,16 @@ def responses_router(house: House) -> APIRouter:
         return await unless_gone(request, reply.whole(writing.manifest(service)))
 
     return router
+
+
+_NAMES = {"max_tokens": "max_output_tokens", "prompt": "input", "messages": "input"}
+
+
+def _tool_names(body: ResponsesBody) -> dict[str, str]:
+    """A tool is a function without a layer between."""
+    parts = ("name", "description", "parameters", "strict")
+    places = [f"tools[{at}]" for at in range(len(body.tools or ()))]
+    return {f"{place}.function.{part}": f"{place}.{part}" for place in places for part in parts}
 
 
 def messages_of(body: ResponsesBody) -> list[dict[str, Any]]:

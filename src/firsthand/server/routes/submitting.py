@@ -62,7 +62,8 @@ def submit(
     n = body.n or 1
     if n * len(prompts) > MAX_CHOICES_PER_BODY:
         raise InvalidRequest(
-            "n", f"{len(prompts)} prompts, {n} times, are over {MAX_CHOICES_PER_BODY} answers"
+            "n" if n > 1 else "prompt",
+            f"{len(prompts)} prompts, {n} times, are over {MAX_CHOICES_PER_BODY} answers",
         )
     if asked.model in house.adapters:
         options = {**options, "adapter": asked.model}

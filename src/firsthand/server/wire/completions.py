@@ -21,7 +21,7 @@ from firsthand.server.wire.base import (
 )
 from firsthand.server.wire.replies import PromptLogprob, Timings, Usage
 
-MAX_PROMPTS = 256
+MAX_PROMPTS = 2048  # OpenAI's, of embeddings; of texts that are to go on, fewer can be answered
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
