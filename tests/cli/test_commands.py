@@ -61,7 +61,7 @@ def test_plan_shows_the_budget_and_refuses_with_numbers(model: str) -> None:
     assert (budget["limit_bytes"], budget["estimated"]) == (2**30, True)
     assert budget["kv_bytes_per_token"] == 2 * 2 * 2 * (16 + 4)
     shown = call("plan", model, "--memory-limit", "1G").output
-    assert "2 layers × 2 heads × 2 × (16 × 2) bytes = 256 B" in shown
+    assert "2 layers × 2 heads × 2 × (16 × 2 + 4) bytes = 288 B" in shown
     assert "KV cache" in shown
     assert "KV cache" in call("plan", "memory", model).output
     advice = called("plan", "load", model, "--requests-per-hour", "0.1")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from firsthand.cli.output import in_bytes, table
 from firsthand.kvcache.regions import HEADROOM
-from firsthand.memory.budget import BYTES_OF_TYPE, SCALE_BYTES, Budget
+from firsthand.memory.budget import BYTES_OF_TYPE, SCALE_BYTES_OF_TYPE, Budget
 from firsthand.models.spec import ModelSpec
 
 
@@ -50,7 +50,8 @@ def print_plan(spec: ModelSpec, budget: Budget, kv_dtype: str) -> None:
     """The table, then each number with its arithmetic."""
     for line in budget_lines(budget):
         print(line)
-    scales = f" + {SCALE_BYTES}" if kv_dtype == "int8" else ""
+    scale_bytes = SCALE_BYTES_OF_TYPE[kv_dtype]
+    scales = f" + {scale_bytes}" if scale_bytes else ""
     print(
         f"\ntoken       {spec.num_layers} layers × {spec.num_kv_heads} heads × 2 × "
         f"({spec.head_size} × {BYTES_OF_TYPE[kv_dtype]}{scales}) bytes = "

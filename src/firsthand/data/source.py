@@ -1,8 +1,8 @@
 """What all sources of files share: how a record is numbered, refused and opened.
 
-Owns: Origin (a file, its encoding, its limits), and the making of a Rejected.
+Owns: the limits of a record, and the making of a Rejected.
 May not know: the syntax of any format.
-Read next: `jsonl.py`, `csv_file.py`, `json_array.py`.
+Read next: `jsonl.py`, `csv_file.py`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """The first frame of all: what to load. `resolved` is a path."""
+    """The first frame of all: what to load."""
 
     model: str
     options: LoadOptions

@@ -26,7 +26,7 @@ DEFAULT_LIMIT = "80%"
 MIN_CONTEXT = 256  # a context that nobody asked for may shrink to this, and no further
 TYPICAL_TOKENS = 1024  # of one sequence, when it is asked how many fit
 BYTES_OF_TYPE = {"float16": 2, "float32": 4, "int16": 2, "int8": 1}
-SCALE_BYTES = 4  # int8 and int16 have a float32 per head and token
+SCALE_BYTES_OF_TYPE = {"float16": 0, "float32": 0, "int16": 4, "int8": 4}  # per head and token
 UNITS = {"": 1, "B": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 UNITS |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -145,8 +145,8 @@ class Budget:
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_size: int, kv_dtype: str) -> int:
     """layers × heads × 2 (key and value) × head size × bytes of the type, and scales of codes."""
-    scale_bytes = SCALE_BYTES if kv_dtype.startswith("int") else 0
-    return num_layers * num_kv_heads * 2 * (head_size * BYTES_OF_TYPE[kv_dtype] + scale_bytes)
+    head_bytes = head_size * BYTES_OF_TYPE[kv_dtype] + SCALE_BYTES_OF_TYPE[kv_dtype]
+    return num_layers * num_kv_heads * 2 * head_bytes
 
 
 def room_for_weights(limit: Limit, fixed: Fixed, wish: Wish) -> int | None:

@@ -6,11 +6,10 @@
 //   chunk   m_c = max s,  p = 2^(s − m_c),  l_c = Σ p,  o_c = Σ p · v
 //   merge   m' = max(m, m_c),  l' = l · 2^(m − m') + l_c · 2^(m_c − m'),  o' likewise
 // where a score has the factor log2 e, so that powers are those of 2.
-// With a window, chunks that lie
-// before it are passed over, and positions before it in its first chunk have p = 0; where chunks
-// begin does not change. Rows of a sequence are taken
-// in tiles, so that a chunk is read once for all of them; no sum knows of its tile, nor whether its
-// chunk was computed beside others and merged afterwards.
+// With a window, chunks that lie before it are passed over, and positions before it in its first
+// chunk have p = 0; where chunks begin does not change. Rows of a sequence are taken in tiles, so
+// that a chunk is read once for all of them; no sum knows of its tile, nor whether its chunk was
+// computed beside others and merged afterwards.
 // How scores and outputs are multiplied depends on the type of the cache: in integers for int16
 // (attention_words.hpp), else in float32 (attention_floats.hpp).
 // May not know: who owns a block, how many sequences there are, threads.

@@ -65,7 +65,6 @@ struct TileState {
   int64_t first_chunk() const { return first(0) / kChunk * kChunk; }
 };
 
-
 // Of up to 16 queries of one chunk: m_c and l_c.
 struct ChunkSums {
   float m[kLanes], l[kLanes];

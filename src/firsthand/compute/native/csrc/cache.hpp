@@ -118,8 +118,8 @@ struct FloatChunk {
   F32 value(int j, int64_t i, int) const { return load(values + j * stride + i); }
 };
 
-// Codes of int16, written in whole vectors, and the step. A NaN, an infinity or a square that overflows makes the step NaN, and
-// the codes 0: what is made of them is NaN.
+// Codes of int16, written in whole vectors, and the step. A NaN, an infinity or a square that
+// overflows makes the step NaN, and the codes 0: what is made of them is NaN.
 inline float round_to_words(const float* x, int d, int16_t* codes) {
   F32 squares = zero();
   each_lanes(d, [&](int64_t i, int n) {
