@@ -1,0 +1,40 @@
+"""The handbook: an entry per alert, in two languages with the same commands, about real metrics."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from firsthand.observe.alert_settings import AlertSettings
+from firsthand.observe.alerts import rules
+from firsthand.observe.catalogue import CATALOGUE
+
+FOLDER = Path("docs/handbook")
+ENTRIES = sorted({rule.entry for rule in rules(AlertSettings(gpu_utilization=True))})
+BLOCKS = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+METRIC = re.compile(r"\bfirsthand_[a-z0-9_]+")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_names_its_alerts_and_has_the_same_commands_in_both_languages(entry: str) -> None:
+    english, chinese = (
+        (FOLDER / f"{entry}{suffix}").read_text() for suffix in (".md", ".zh-CN.md")
+    )
+    for rule in rules(AlertSettings(gpu_utilization=True)):
+        assert (f"`{rule.name}`" in english) == (rule.entry == entry)
+        assert (f"`{rule.name}`" in chinese) == (rule.entry == entry)
+    assert BLOCKS.findall(english) == BLOCKS.findall(chinese) != []
+    assert english.count("\n- ") == chinese.count("\n- ")
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("FH-*.md")), ids=lambda page: page.name)
+def test_an_entry_is_about_metrics_that_exist(page: Path) -> None:
+    known = {entry.exposed for entry in CATALOGUE.values()}
+    for name in METRIC.findall(page.read_text()):
+        assert re.sub(r"_(bucket|count|sum)$", "", name) in known, name
+
+
+def test_the_index_has_every_entry() -> None:
+    for name, suffix in (("README.md", ".md"), ("README.zh-CN.md", ".zh-CN.md")):
+        text = (FOLDER / name).read_text()
+        assert re.findall(r"\((FH-\d+[^)]*)\)", text) == [f"{one}{suffix}" for one in ENTRIES]
