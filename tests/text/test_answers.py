@@ -37,8 +37,10 @@ def block(body: str) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
-def answer(content: str = "", *calls: Call, reasoning: str = "", chars: int = 0) -> Answer:
-    return Answer(reasoning, content, calls, chars)
+def answer(
+    content: str = "", *calls: Call, reasoning: str = "", chars: int = 0, cut: bool = False
+) -> Answer:
+    return Answer(reasoning, content, calls, chars, ends_with_calls=bool(calls) and not cut)
 
 
 def tags(name: str, *parameters: tuple[str, str]) -> str:
@@ -64,7 +66,7 @@ CASES: list[tuple[AnswerForm, str, Answer]] = [
     (CODER, f"<tool_call>{tags('f', ('b', 'null'))}", answer("", Call("f", '{"b": null}'))),
     (CODER, block(tags("nobody")), answer(block(tags("nobody")))),
     (CODER, block("text"), answer(block("text"))),
-    (CODER, "<tool_call>\n<function=f>\n<par", answer("", Call("f", ""))),
+    (CODER, "<tool_call>\n<function=f>\n<par", answer("", Call("f", ""), cut=True)),
     # Hermes and Qwen
     (HERMES, "Hello!", answer("Hello!")),
     (HERMES, "  Hello \n", answer("  Hello \n")),
@@ -85,9 +87,28 @@ CASES: list[tuple[AnswerForm, str, Answer]] = [
     (HERMES, block('{"id": {"name": "g"}, "name": "f"}'), answer("", Call("f", "{}"))),
     (HERMES, block('{"\\"name": "g", "name": "f"}'), answer("", Call("f", "{}"))),
     # cut by a limit: as far as it came
-    (HERMES, '<tool_call>{"name": "f", "arguments": {"a": "b', answer("", Call("f", '{"a": "b'))),
-    (HERMES, '<tool_call>{"name": "f"', answer('<tool_call>{"name": "f"')),
-    (HERMES, "a <tool_c", answer("a <tool_c")),
+    (
+        HERMES,
+        '<tool_call>{"name": "f", "arguments": {"a": "b',
+        answer("", Call("f", '{"a": "b'), cut=True),
+    ),
+    (HERMES, f'{block(F)}<tool_call>{{"name": "g"', answer("", F_CALL)),
+    (
+        HERMES,
+        f'{block(F)}<tool_call>{{"name": "g", "arguments": {{',
+        answer("", F_CALL, Call("g", "{"), cut=True),
+    ),
+    # cut before its name: its beginning is nothing that a reader has a use for
+    (HERMES, '<tool_call>{"name": "f"', answer("")),
+    (HERMES, "Sure.\n<tool_call>", answer("Sure.\n")),
+    (HERMES, "a <tool_c", answer("a ")),
+    (HERMES, "a <to", answer("a <to")),
+    (HERMES, "a <", answer("a <")),
+    (CODER, "a <tool_call>\n<function=f", answer("a ")),
+    (LLAMA, '{"name": "f"', answer("")),
+    (LLAMA, '<|python_tag|>{"na', answer("")),
+    (LLAMA, '{"name": "Bob", "age', answer('{"name": "Bob", "age')),
+    (LLAMA, '{"na', answer('{"na')),
     # no calls
     (HERMES, block("nothing"), answer(block("nothing"))),
     (
@@ -127,7 +148,8 @@ CASES: list[tuple[AnswerForm, str, Answer]] = [
     (LLAMA, f"{F} Done.", answer("Done.", F_CALL)),
     (LLAMA, '{"name": "Bob", "age": 7} is JSON', answer('{"name": "Bob", "age": 7} is JSON')),
     (LLAMA, '{"a": 1, ', answer('{"a": 1, ')),
-    (LLAMA, "<|python", answer("<|python")),
+    (LLAMA, "<|python", answer("")),
+    (LLAMA, "<|p", answer("<|p")),
     (LLAMA, "  ", answer("  ")),
 ]
 
@@ -170,7 +192,9 @@ def test_no_text_is_lost_or_read_in_two_ways(parts: list[str], seed: int) -> Non
         assert pieced(form, tuple(text[a:b] for a, b in edges)) == whole
         assert whole.num_reasoning_chars <= len(text)
         if not whole.calls and form.reasoning == "none":
-            assert whole.content == text
+            assert text.startswith(whole.content)
+            rest = text[len(whole.content) :].lstrip()
+            assert not rest or rest.startswith(("<|python", '{"name": "f'))  # a call, cut
 
 
 def test_arguments_come_as_they_are_written() -> None:

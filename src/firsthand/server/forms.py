@@ -21,7 +21,7 @@ from firsthand.request import Grammar
 from firsthand.server import writing
 from firsthand.server.house import House
 from firsthand.server.wire.chat import ChatBody
-from firsthand.text.answers import AnswerForm, AnswerReader, Piece, read_answer
+from firsthand.text.answers import Answer, AnswerForm, AnswerReader, Piece, read_answer
 from firsthand.text.grammars import END_THINK, THINK, of_response_format, with_reasoning
 from firsthand.text.reasoning import reasoning_of
 from firsthand.text.tool_calls import format_of
@@ -146,8 +146,8 @@ class ChoiceReader:
         self._ids: dict[int, str] = {}
 
     @property
-    def has_calls(self) -> bool:
-        return self._reader.has_calls
+    def ends_with_calls(self) -> bool:
+        return self._reader.ends_with_calls
 
     @property
     def num_reasoning_chars(self) -> int:
@@ -186,8 +186,8 @@ class ChoiceReader:
                 calls.append({"index": number, "function": {"arguments": arguments}})
 
 
-def message_of(completion: Completion, form: Form) -> tuple[dict[str, Any], int]:
-    """The whole message, and how many characters of the text were reasoning."""
+def message_of(completion: Completion, form: Form) -> tuple[dict[str, Any], Answer]:
+    """The whole message, and what it was made of."""
     answer = read_answer(completion.text, form.reading)
     message: dict[str, Any] = {
         "role": "assistant",
@@ -205,13 +205,14 @@ def message_of(completion: Completion, form: Form) -> tuple[dict[str, Any], int]
             }
             for call in answer.calls
         ]
-    return message, answer.num_reasoning_chars
+    return message, answer
 
 
-def finish_of(completion: Completion | None, *, has_calls: bool) -> dict[str, Any]:
-    """As `writing.finish`; an answer that calls tools ends for that reason, unless it was cut."""
+def finish_of(completion: Completion | None, *, ends_with_calls: bool) -> dict[str, Any]:
+    """As `writing.finish`; an answer that calls tools ends for that reason, unless it was cut, or
+    ended in the middle of a call."""
     finish = writing.finish(completion)
-    if has_calls and finish["finish_reason"] == "stop":
+    if ends_with_calls and finish["finish_reason"] == "stop":
         finish["finish_reason"] = "tool_calls"
     return finish
 

@@ -54,11 +54,14 @@ class Items:
         return self._put(self._reader.add(text), logprobs_of(logprobs))
 
     def finish(self, status: str) -> list[bytes]:
-        """`status` is that of the last item; an answer without any is an empty message."""
+        """`status` is that of the last item, unless it is a call that broke off; an answer without
+        any is an empty message."""
         events = self._put(self._reader.finish(), [])
         if self._open is None and not self.done:
             events += self._go_to("message")
-        return events + self._close(status)
+        is_call = self._open is not None and self._open.kind == "function_call"
+        whole = not is_call or self._reader.ends_with_calls
+        return events + self._close(status if whole else "incomplete")
 
     def _put(self, piece: Piece, logprobs: list[dict[str, Any]]) -> list[bytes]:
         events: list[bytes] = []

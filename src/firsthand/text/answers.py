@@ -52,12 +52,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All of it. `num_reasoning_chars` of the text were reasoning, markers included."""
+    """All of it. `num_reasoning_chars` of the text were reasoning, markers included.
+    `ends_with_calls`: it has some, and the last one is whole."""
 
     reasoning: str
     content: str
     calls: tuple[Call, ...]
     num_reasoning_chars: int
+    ends_with_calls: bool
 
 
 class AnswerReader:
@@ -69,8 +71,9 @@ class AnswerReader:
         self._pieces: list[Piece] = []
 
     @property
-    def has_calls(self) -> bool:
-        return self._calls is not None and self._calls.num_calls > 0
+    def ends_with_calls(self) -> bool:
+        calls = self._calls
+        return calls is not None and calls.num_calls > 0 and not calls.broke_off
 
     def add(self, text: str) -> Piece:
         thought, rest = self._splitter.add(text)
@@ -97,6 +100,7 @@ class AnswerReader:
             content="".join(piece.content for piece in self._pieces),
             calls=tuple(Call(name, "".join(arguments[i])) for i, name in names.items()),
             num_reasoning_chars=self._splitter.num_chars,
+            ends_with_calls=self.ends_with_calls,
         )
 
     def _read(self, text: str) -> Found:

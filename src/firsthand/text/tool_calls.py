@@ -16,6 +16,7 @@ like a call and names no tool of the request, or breaks off before its name, sta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from enum import StrEnum
 from typing import NamedTuple
@@ -26,6 +27,8 @@ from firsthand.text.xml_calls import FUNCTION, PARAMETER, Schemas, XmlCallScanne
 from firsthand.values import dataclass
 
 PYTHON_TAG = "<|python_tag|>"
+SURE_CHARS = 5
+_NAMED = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"]*)')
 BEGIN_CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 
@@ -104,6 +107,7 @@ class CallReader:
         self._has_content = False
         self._is_text = False  # of llama3: the answer is no call, or no longer
         self.num_calls = 0
+        self.broke_off = False  # the last of them has no end
 
     def add(self, text: str) -> Found:
         self._held += text
@@ -113,19 +117,34 @@ class CallReader:
         return found
 
     def finish(self) -> Found:
-        """What was held back, when no more will come. A call that broke off stays as it is."""
+        """What was held back, when no more will come. A call that broke off stays as it is; of one
+        that has no name yet, nothing is given out: its beginning is no text for a reader."""
         found = Found()
         held, self._held = self._held, ""
         if self._call is not None:
-            if self._call.name is None:
+            self.broke_off = self._call.name is not None
+            if not self.broke_off and not self._begins_call(self._call.raw):
                 self._text(found, self._call.raw)
             self._call = None
-        elif self._between and (self._format.is_tagged or held.strip() in ("", ";", ",")):
+        elif self._is_marker(held) or (
+            self._between and (self._format.is_tagged or held.strip() in ("", ";", ","))
+        ):
             held = ""
         self._text(found, held)
         if not self.num_calls:
             found.content += self._space
         return found
+
+    def _is_marker(self, held: str) -> bool:
+        """Whether it is so much of a call's first marker that it is nothing else."""
+        return len(held) >= SURE_CHARS and self._format.markers[0].startswith(held.lstrip())
+
+    def _begins_call(self, raw: str) -> bool:
+        """Whether a reader has no use for it. Without a marker, any object may begin alike."""
+        if self._format.is_tagged or raw.lstrip().startswith(PYTHON_TAG):
+            return True
+        named = _NAMED.match(raw)
+        return named is not None and any(name.startswith(named[1]) for name in self._names)
 
     def _advance(self, found: Found) -> bool:
         """One step; False: more text is needed."""

@@ -175,13 +175,13 @@ class ChatAnswer:
         return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        message, num_chars = message_of(completion, self._form)
-        self._count_reasoning(completion, num_chars)
+        message, answer = message_of(completion, self._form)
+        self._count_reasoning(completion, answer.num_reasoning_chars)
         choice = {
             "index": index,
             "message": message,
             "logprobs": writing.chat_logprobs(completion.logprobs),
-            **finish_of(completion, has_calls="tool_calls" in message),
+            **finish_of(completion, ends_with_calls=answer.ends_with_calls),
         }
         if self._body.return_token_ids:
             choice["token_ids"] = completion.token_ids
@@ -224,7 +224,7 @@ class ChatAnswer:
             "index": index,
             "delta": delta,
             "logprobs": writing.chat_logprobs(chunk.logprobs),
-            **finish_of(chunk.completion, has_calls=self._readers[index].has_calls),
+            **finish_of(chunk.completion, ends_with_calls=self._readers[index].ends_with_calls),
         }
         if self._body.return_token_ids:
             choice["token_ids"] = chunk.token_ids
