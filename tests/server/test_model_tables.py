@@ -23,7 +23,7 @@ name = "first"
 max-model-len = 256
 [[model]]
 path = "b"
-load = "request"
+load = "lazy"
 pinned = true
 """
 
@@ -43,7 +43,7 @@ def test_show_tells_each_table_and_where_it_stands(tmp_path: Path) -> None:
         "model[0].name": "first",
         "model[0].max_model_len": "256",
         "model[1].path": "b",
-        "model[1].load": "request",
+        "model[1].load": "lazy",
         "model[1].pinned": "true",
     }
     assert all(str(file) in row["origin"] for row in rows if row["name"] in found)
