@@ -17,13 +17,13 @@ import pytest
 from firsthand.errors import InvalidRequest, ModelNotFound
 from firsthand.generation.frames import (
     Abort,
+    Declined,
     Failed,
     FromChild,
-    Load,
+    LoadModel,
     Ping,
     Pong,
     Ready,
-    Refused,
     Stepped,
     Submit,
     ToChild,
@@ -76,7 +76,7 @@ class Child:
         return found
 
     def load(self, folder: Path) -> Child:
-        self.send(Load(str(folder), OPTIONS))
+        self.send(LoadModel(str(folder), OPTIONS))
         assert isinstance(self.until(Ready)[-1], Ready)
         return self
 
@@ -184,14 +184,14 @@ def test_what_the_engine_refuses_is_told(child: Child, micro_folder: Path) -> No
     child.load(micro_folder)
     child.send(Submit(Request("a", (999,), SamplingParams(), StopRules(1), seed=1)), Ping(1))
     refused = child.get()
-    assert isinstance(refused, Refused) and refused.request_id == "a"
+    assert isinstance(refused, Declined) and refused.request_id == "a"
     error = from_fault(refused.fault)
     assert isinstance(error, InvalidRequest) and error.field == "prompt"
     assert isinstance(child.get(), Pong)
 
 
 def test_a_load_that_fails_is_told_with_its_class(child: Child, tmp_path: Path) -> None:
-    child.send(Load(str(tmp_path / "none"), OPTIONS))
+    child.send(LoadModel(str(tmp_path / "none"), OPTIONS))
     failed = child.until(Failed)[-1]
     assert isinstance(failed, Failed)
     assert isinstance(from_fault(failed.fault), ModelNotFound)
@@ -217,7 +217,7 @@ def test_only_the_parent_ends_it(child: Child, micro_folder: Path) -> None:
 PARENT = f"""MODULE = {MODULE!r}"""
 PARENT += """
 import os, socket, subprocess, sys, time
-from firsthand.generation.frames import Load, Ready, encode, parent_reader
+from firsthand.generation.frames import LoadModel, Ready, encode, parent_reader
 from firsthand.generation.load_options import LoadOptions
 ours, theirs = socket.socketpair()
 child = subprocess.Popen(
@@ -225,7 +225,7 @@ child = subprocess.Popen(
     pass_fds=[theirs.fileno()],
 )
 theirs.close()
-ours.sendall(encode(Load(sys.argv[1], LoadOptions(threads=1))))
+ours.sendall(encode(LoadModel(sys.argv[1], LoadOptions(threads=1))))
 reader = parent_reader()
 while not any(isinstance(message, Ready) for message in reader.feed(ours.recv(1 << 20))):
     pass

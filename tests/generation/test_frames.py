@@ -17,14 +17,14 @@ from firsthand.errors import CapacityExceeded, CheckpointError, EngineError, Inv
 from firsthand.generation import frames
 from firsthand.generation.frames import (
     Abort,
+    Declined,
     EngineFacts,
     Failed,
-    Load,
     Loading,
+    LoadModel,
     Ping,
     Pong,
     Ready,
-    Refused,
     Stepped,
     Submit,
     child_reader,
@@ -98,8 +98,8 @@ ENGINE = EngineFacts(
     {"sql": AdapterFacts("1f", 8, 512)},
 )
 TO_CHILD: list[Any] = [
-    Load("model", LoadOptions(max_context=64, disabled_rules=["x"], memory_limit="2GiB")),
-    Load("model", LoadOptions(disabled_rules=[], lora={"sql": "folder"})),
+    LoadModel("model", LoadOptions(max_context=64, disabled_rules=["x"], memory_limit="2GiB")),
+    LoadModel("model", LoadOptions(disabled_rules=[], lora={"sql": "folder"})),
     Submit(REQUEST),
     Submit(FORMED),
     Submit(SCORED),
@@ -114,7 +114,7 @@ FROM_CHILD: list[Any] = [
     Failed(to_fault(CheckpointError("f", "bad", "t"))),
     Stepped(EVENTS, FACTS),
     Stepped(EVENTS),
-    Refused("request-7", to_fault(InvalidRequest("seed", "bad"))),
+    Declined("request-7", to_fault(InvalidRequest("seed", "bad"))),
     Pong(3, 10**10),
 ]
 

@@ -14,7 +14,7 @@ import pytest
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import EngineUnavailable
 from firsthand.generation import remote as remote_module
-from firsthand.generation.frames import FromChild, Load, Ping, Pong, Ready, Submit, ToChild
+from firsthand.generation.frames import FromChild, LoadModel, Ping, Pong, Ready, Submit, ToChild
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.remote import Remote, Watch
 from firsthand.generation.service_values import Status
@@ -43,7 +43,7 @@ class Busy:
 
     def send(self, message: ToChild) -> None:
         self.asked.append(message)
-        if isinstance(message, Load):
+        if isinstance(message, LoadModel):
             self._take(Ready(ENGINE))
         elif isinstance(message, Ping):
             self._take(Pong(message.number, 0))
@@ -71,7 +71,7 @@ def run(
     async def main() -> None:
         Busy.started = []
         monkeypatch.setattr(remote_module, "EngineProcess", Busy)
-        load = Load("model", LoadOptions())
+        load = LoadModel("model", LoadOptions())
         remote = Remote(load, watch, 4, nothing, nothing, lambda: None)
         async with asyncio.timeout(60):
             remote.start()

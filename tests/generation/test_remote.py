@@ -18,7 +18,7 @@ from firsthand.errors import EngineError, EngineUnavailable, InvalidRequest
 from firsthand.generation.assembly import StepCost
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
-from firsthand.generation.frames import Load
+from firsthand.generation.frames import LoadModel
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.remote import Remote, Watch, is_hung
 from firsthand.generation.remote_stream import RemoteStream
@@ -198,7 +198,7 @@ class Watched:
         self.statuses: list[Status] = []
         self.ended: list[str] = []
         self.remote = Remote(
-            Load(str(folder), LoadOptions(max_context=256, threads=1)),
+            LoadModel(str(folder), LoadOptions(max_context=256, threads=1)),
             Watch(**watch),
             max_requests=4,
             on_step=lambda facts: None,

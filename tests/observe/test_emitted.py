@@ -40,7 +40,7 @@ from firsthand.server.guard.queue import Bounds
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import Work
 from firsthand.server.model_entries import ModelEntry
-from firsthand.server.running import Running, around, assemble
+from firsthand.server.running import Serving, around, assemble
 from firsthand.server.settings import Configured, Settings
 from tests.server.fakes import FakeService, registry_of
 
@@ -107,7 +107,7 @@ def nvml(**more: Any) -> Any:
     )
 
 
-async def exercise(running: Running) -> None:
+async def exercise(running: Serving) -> None:
     """Everything that is counted happens once or more."""
     member = running.registry.members[0]
     member.resident, member.num_loads, member.load_s, member.need_bytes = True, 1, 0.5, 1 << 20

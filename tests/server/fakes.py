@@ -188,9 +188,6 @@ class FakeService(Service):
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
         return lambda: None
 
-    def listen_state(self, listener: Callable[[ServiceState], None]) -> Callable[[], None]:
-        return lambda: None
-
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)
 

@@ -18,7 +18,7 @@ import uvicorn
 
 from firsthand.server.listening import bind, listener_of, uvicorn_config
 from firsthand.server.model_entries import ModelEntry
-from firsthand.server.running import Running, around, assemble
+from firsthand.server.running import Serving, around, assemble
 from firsthand.server.settings import Configured, Settings
 from tests.server.fakes import FakeService, Script, registry_of
 
@@ -38,7 +38,7 @@ class TimedService(FakeService):
 @dataclass
 class Guarded:
     port: int
-    running: Running
+    running: Serving
     service: TimedService
     loop: asyncio.AbstractEventLoop
 

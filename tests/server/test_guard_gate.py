@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from firsthand.request import Priority
 from firsthand.server.guard.call import Call, Caller, Quota
 from firsthand.server.guard.drain_rate import DrainRate
-from firsthand.server.guard.gate import Gate, Ticket
+from firsthand.server.guard.gate import Gate, Grant
 from firsthand.server.guard.queue import LONGEST_RETRY_S, Bounds
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.shedding import DOWN_AFTER_S, Ladder, shed_field
@@ -257,7 +257,7 @@ def test_a_full_queue_of_tokens() -> None:
     assert refusal(gate, clock).code == "queue_full"
 
 
-def measured(clock: Clock, bounds: Bounds) -> tuple[Gate, list[Ticket]]:
+def measured(clock: Clock, bounds: Bounds) -> tuple[Gate, list[Grant]]:
     """A gate in which one place becomes free per second."""
     gate = make(bounds, clock)
     tickets = [gate.admit(call(clock), [WORK])[0] for _ in range(6)]

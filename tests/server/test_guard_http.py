@@ -1,6 +1,6 @@
 """The guard over raw sockets: slow, broken, large and hostile requests, against the real listener.
 
-Owns: proof of `connection.py`, `body.py`, `middleware.py`. Read next: `test_guard_routes.py`.
+Owns: proof of `connection.py`, `incoming.py`, `middleware.py`. Read next: `test_guard_routes.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from firsthand.server.guard.body import check_json
+from firsthand.server.guard.incoming import check_json
 from firsthand.server.guard.queue import Bounds
 from firsthand.server.guard.refusal import Refused
 from tests.server.fakes import Script

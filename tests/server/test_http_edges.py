@@ -1,7 +1,7 @@
 """Clients that are still sending when they are refused, or never begin: what they are told, and
 that they hold nothing for ever.
 
-Owns: proof of how `guard/connection.py` and `guard/body.py` end a request that is not whole.
+Owns: proof of how `guard/connection.py` and `guard/incoming.py` end a request that is not whole.
 Read next: `test_guard_http.py`.
 """
 

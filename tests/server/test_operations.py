@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from firsthand.generation.service import Status
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.metrics import Metrics
-from firsthand.server.body import BodyLimits
+from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.health import Check
 from firsthand.server.house import House
 from tests.server.conftest import Live, asking
@@ -184,7 +184,7 @@ def test_message_pack_that_is_none(ask: Ask, content: bytes) -> None:
 
 @pytest.fixture
 def strict(service: FakeService) -> Ask:
-    limits = BodyLimits(max_items=20)
+    limits = IncomingLimits(max_items=20)
     return asking(House({"micro": service}, Metrics(), body_limits=limits))
 
 

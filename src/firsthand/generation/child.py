@@ -39,15 +39,15 @@ from firsthand.errors import EngineError, FirsthandError
 from firsthand.generation.assembly import StepCost, assemble, warm_up
 from firsthand.generation.frames import (
     Abort,
+    Declined,
     EngineFacts,
     Failed,
     FromChild,
-    Load,
     Loading,
+    LoadModel,
     Ping,
     Pong,
     Ready,
-    Refused,
     Stepped,
     Submit,
     ToChild,
@@ -66,7 +66,7 @@ READ_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
 
-class Connection:
+class ParentLink:
     """The child's end of the socket pair: reads what is there, sends what fits, keeps the rest."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -136,7 +136,7 @@ class Connection:
 class Loop:
     """Messages in, steps, messages out, until the parent is gone."""
 
-    def __init__(self, connection: Connection, reserve: Reserve) -> None:
+    def __init__(self, connection: ParentLink, reserve: Reserve) -> None:
         self._connection = connection
         self._reserve = reserve
         self._facts: StepFacts | None = None
@@ -177,7 +177,7 @@ class Loop:
                 try:
                     engine.add(request)
                 except FirsthandError as error:
-                    send(Refused(request.request_id, to_fault(error)))
+                    send(Declined(request.request_id, to_fault(error)))
             case Abort(request_id=request_id, index=index):
                 events = engine.abort(request_id, index)
                 if events:
@@ -185,19 +185,19 @@ class Loop:
             case Ping(number=number):
                 self._reserve.look()
                 send(Pong(number, peak_rss_bytes(), self._reserve.is_held))
-            case Load():
+            case LoadModel():
                 raise EngineError("a second model was sent")
 
 
 def load(
-    connection: Connection, loop: Loop, reserve: Reserve, clock: Callable[[], float]
+    connection: ParentLink, loop: Loop, reserve: Reserve, clock: Callable[[], float]
 ) -> Engine | None:
     """The engine that the first message asks for, warm. None: the parent is gone."""
     messages = connection.receive(wait=True)
     if messages is None:
         return None
     first = messages[0]
-    if not isinstance(first, Load) or len(messages) > 1:
+    if not isinstance(first, LoadModel) or len(messages) > 1:
         raise EngineError("the first message is to be a model, and the only one")
     told_s = clock()
 
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     os.set_inheritable(fd, False)
     with socket.socket(fileno=fd) as sock:
-        connection = Connection(sock)
+        connection = ParentLink(sock)
         reserve = Reserve(time.perf_counter)
         loop = Loop(connection, reserve)
         try:

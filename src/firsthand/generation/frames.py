@@ -29,7 +29,7 @@ MAX_FAULT_CHARS = 2000
 _LENGTH = struct.Struct(">I")
 
 
-class Load(msgspec.Struct, frozen=True, tag=True):
+class LoadModel(msgspec.Struct, frozen=True, tag=True):
     """The first frame of all: what to load."""
 
     model: str
@@ -100,7 +100,7 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
     facts: StepFacts | None = None
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class Declined(msgspec.Struct, frozen=True, tag=True):
     """A request that was submitted is not run; none of its events will come."""
 
     request_id: str
@@ -115,8 +115,8 @@ class Pong(msgspec.Struct, frozen=True, tag=True):
     has_reserve: bool = True
 
 
-ToChild = Load | Submit | Abort | Ping
-FromChild = Loading | Ready | Failed | Stepped | Refused | Pong
+ToChild = LoadModel | Submit | Abort | Ping
+FromChild = Loading | Ready | Failed | Stepped | Declined | Pong
 
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()

@@ -40,9 +40,9 @@ from firsthand.generation.options import (
     Checked,
     Options,
     check_names,
-    fresh_seed,
     read_options,
     read_pooling,
+    request_of,
 )
 from firsthand.generation.report import (
     Listeners,
@@ -322,22 +322,7 @@ class LLM:
         *,
         continues: bool = True,
     ) -> Job:
-        request = Request(
-            request_id=f"request-{next(self._numbers)}",
-            prompt_token_ids=token_ids,
-            sampling=checked.sampling,
-            stop=checked.stop,
-            seed=fresh_seed() if checked.seed is None else checked.seed,
-            n=checked.n,
-            priority=checked.priority,
-            tenant=checked.tenant,
-            cache_salt=checked.cache_salt,
-            deadline_s=None if checked.timeout_s is None else called_s + checked.timeout_s,
-            grammar=checked.grammar,
-            prompt_logprobs=checked.prompt_logprobs,
-            pooling=checked.pooling,
-            adapter=checked.adapter,
-        )
+        request = request_of(checked, next(self._numbers), token_ids, called_s)
         return Job(request, checked.stop_strings, continues, called_s, self._clock())
 
     def _submit(self, job: Job) -> TextStream:

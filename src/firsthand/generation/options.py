@@ -26,6 +26,7 @@ from firsthand.request import (
     Pooling,
     Priority,
     RepetitionGuard,
+    Request,
     SamplingParams,
     StopRules,
 )
@@ -104,6 +105,29 @@ class Checked:
     prompt_logprobs: int | None = None
     pooling: Pooling | None = None
     adapter: str = ""
+
+
+def request_of(
+    checked: Checked, number: int, token_ids: tuple[int, ...], called_s: float
+) -> Request:
+    """For an engine whose clock was at `called_s` when the call began."""
+    timeout_s = checked.timeout_s
+    return Request(
+        request_id=f"request-{number}",
+        prompt_token_ids=token_ids,
+        sampling=checked.sampling,
+        stop=checked.stop,
+        seed=fresh_seed() if checked.seed is None else checked.seed,
+        n=checked.n,
+        priority=checked.priority,
+        tenant=checked.tenant,
+        cache_salt=checked.cache_salt,
+        deadline_s=None if timeout_s is None else called_s + timeout_s,
+        grammar=checked.grammar,
+        prompt_logprobs=checked.prompt_logprobs,
+        pooling=checked.pooling,
+        adapter=checked.adapter,
+    )
 
 
 def read_pooling(pooling: str, options: Mapping[str, Any]) -> Checked:

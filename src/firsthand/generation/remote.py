@@ -32,15 +32,15 @@ from firsthand.errors import (
 from firsthand.generation.assembly import StepCost
 from firsthand.generation.frames import (
     Abort,
+    Declined,
     EngineFacts,
     Failed,
     FromChild,
-    Load,
     Loading,
+    LoadModel,
     Ping,
     Pong,
     Ready,
-    Refused,
     Stepped,
     Submit,
     from_fault,
@@ -104,12 +104,12 @@ class Remote:
 
     def __init__(
         self,
-        load: Load,
+        load: LoadModel,
         watch: Watch,
         max_requests: int,
         on_step: Callable[[StepFacts], None],
         on_end: Callable[[Request], None],
-        on_status: Callable[[], None],
+        on_status: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._load = load
@@ -263,7 +263,7 @@ class Remote:
             return f"the engine's process cannot be started: {error}"
         self._process = process
         try:
-            process.send(Load(self._load.model, self._load.options))
+            process.send(LoadModel(self._load.model, self._load.options))
             hung = await self._attend(process)
         except asyncio.CancelledError:
             if self._ready_s is None:  # it loads, and does not look at the connection meanwhile
@@ -317,7 +317,7 @@ class Remote:
                 self._become_ready(facts)
             case Failed(fault=fault):
                 self._fault = from_fault(fault)
-            case Refused(request_id=request_id, fault=fault):
+            case Declined(request_id=request_id, fault=fault):
                 stream = self._streams.pop(request_id, None)
                 if stream is not None:
                     stream.fail(from_fault(fault))

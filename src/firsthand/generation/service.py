@@ -28,14 +28,13 @@ from typing import Any
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
-from firsthand.generation.frames import EngineFacts
-from firsthand.generation.frames import Load as LoadMessage
+from firsthand.generation.frames import EngineFacts, LoadModel
 from firsthand.generation.options import (
     Checked,
     Options,
-    fresh_seed,
     read_options,
     read_pooling,
+    request_of,
 )
 from firsthand.generation.prompts import Prompts, Source, read_source
 from firsthand.generation.remote import Remote, Watch
@@ -86,14 +85,12 @@ class Service:
         self._ledger = StepLedger(capacity=2 * options.max_requests)
         self._traffic = Traffic(self._clock)
         self._step_listeners: tuple[Callable[[StepFacts], None], ...] = ()
-        self._state_listeners: tuple[Callable[[ServiceState], None], ...] = ()
         self._remote = Remote(
-            LoadMessage(str(options.model), options.load),
+            LoadModel(str(options.model), options.load),
             Watch(hang_s=max(options.hang_s, COMPILE_S if options.load.compile else 0.0)),
             options.max_requests,
             on_step=self._on_step,
             on_end=self._traffic.ended,
-            on_status=self._on_status,
             clock=self._clock,
         )
         self._numbers = count()
@@ -218,15 +215,6 @@ class Service:
 
         return end
 
-    def listen_state(self, listener: Callable[[ServiceState], None]) -> Callable[[], None]:
-        """As `listen`, at each change of the status."""
-        self._state_listeners = (*self._state_listeners, listener)
-
-        def end() -> None:
-            self._state_listeners = tuple(x for x in self._state_listeners if x is not listener)
-
-        return end
-
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         """A text prompt. `add_bos` None is the model's own rule. Long texts do not hold the loop.
 
@@ -316,7 +304,7 @@ class Service:
         include_stop_string: bool = False,
     ) -> AsyncTextStream:
         job = Job(
-            self._request(prompt, checked),
+            request_of(checked, next(self._numbers), prompt.token_ids, prompt.called_s),
             checked.stop_strings,
             prompt.continues,
             prompt.called_s,
@@ -350,25 +338,6 @@ class Service:
         engine = self._remote.facts
         return engine.limits.context_length if engine else self._known.context_length
 
-    def _request(self, prompt: Prompt, checked: Checked) -> Request:
-        timeout_s = checked.timeout_s
-        return Request(
-            request_id=f"request-{next(self._numbers)}",
-            prompt_token_ids=prompt.token_ids,
-            sampling=checked.sampling,
-            stop=checked.stop,
-            seed=fresh_seed() if checked.seed is None else checked.seed,
-            n=checked.n,
-            priority=checked.priority,
-            tenant=checked.tenant,
-            cache_salt=checked.cache_salt,
-            deadline_s=None if timeout_s is None else prompt.called_s + timeout_s,
-            grammar=checked.grammar,
-            prompt_logprobs=checked.prompt_logprobs,
-            pooling=checked.pooling,
-            adapter=checked.adapter,
-        )
-
     def _report(self, request: Request, timeline: Timeline, steps: StepTimes) -> Report:
         engine = self._remote.facts
         assert engine is not None, "it took the request"
@@ -392,9 +361,3 @@ class Service:
         self._traffic.stepped(facts)
         for listener in self._step_listeners:
             listener(facts)
-
-    def _on_status(self) -> None:
-        if self._state_listeners:
-            state = self.state
-            for listener in self._state_listeners:
-                listener(state)

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens each, numbered from 0. A `Memory` that grows.
+    """`num_blocks` blocks of `block_size` tokens each, numbered from 0. A `BlockMemory` that grows.
 
     Of the free blocks, the one freed last is given out first: its memory pages are already there,
     so a quiet server keeps the resident memory of its busiest moment and no more.

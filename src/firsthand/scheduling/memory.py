@@ -1,7 +1,7 @@
 """What the scheduler asks of a memory, in integers: the seam between scheduling and the pools.
 
-Owns: `Memory`, the interface of `kvcache.blocks.BlockPool` (paged) and `kvcache.regions.RegionPool`
-(contiguous).
+Owns: `BlockMemory`, the interface of `kvcache.blocks.BlockPool` (paged) and of
+`kvcache.regions.RegionPool` (contiguous).
 May not know: arrays, bytes, token ids, sequences.
 Read next: `tables.py`, the only one that changes it; others read its counts.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
-class Memory(Protocol):
+class BlockMemory(Protocol):
     """`num_blocks` blocks of `block_size` tokens; num_free + num_used == num_blocks, always.
 
     A memory that `grows` gives one id per block, and a sequence asks for one more when it has

@@ -25,7 +25,7 @@ from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Finish, FinishReason, PromptPart, Request, TokenEvent
 from firsthand.scheduling.admission import Limits, check_fits, check_request
 from firsthand.scheduling.facts import Admitted, PlanFacts
-from firsthand.scheduling.memory import Memory
+from firsthand.scheduling.memory import BlockMemory
 from firsthand.scheduling.outcomes import fault_of
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
 from firsthand.scheduling.policy import CLASSES, Policy, borrowers, new_credits
@@ -47,7 +47,7 @@ class Scheduler:
     def __init__(
         self,
         limits: Limits,
-        memory: Memory,
+        memory: BlockMemory,
         *,
         prefix: PrefixCache | None = None,
         policy: Policy | None = None,
@@ -76,7 +76,7 @@ class Scheduler:
         return self._limits
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> BlockMemory:
         """Whose counts can be looked at; it is changed by the scheduler alone."""
         return self._memory
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Request
-from firsthand.scheduling.memory import Memory
+from firsthand.scheduling.memory import BlockMemory
 from firsthand.scheduling.plan import BlockCopy
 from firsthand.scheduling.sequence import NEVER, Sequence
 
@@ -26,7 +26,7 @@ class Tables:
     Raises ValueError if `prefix` belongs to another memory.
     """
 
-    def __init__(self, memory: Memory, prefix: PrefixCache | None) -> None:
+    def __init__(self, memory: BlockMemory, prefix: PrefixCache | None) -> None:
         if prefix is not None and prefix.pool is not memory:
             raise ValueError("a prefix cache shares the blocks of its own pool only")
         self._memory = memory

@@ -21,10 +21,9 @@ from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.service import AsyncTextStream, StreamUsage
 from firsthand.request import FinishReason
 from firsthand.server.asking import Submitted
-from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.refusal import Refused, client_gone
 
 T = TypeVar("T")
-CLIENT_CLOSED = 499  # never sent; for the log
 
 
 class Answers:
@@ -161,9 +160,7 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Refused(
-                CLIENT_CLOSED, "the client is gone", "client_closed", outcome="client_closed"
-            )
+            raise client_gone()
         return task.result()
     finally:
         for each in (task, watcher):

@@ -1,10 +1,10 @@
 """A request's body becomes a checked value, or a refusal that names the field.
 
-Owns: which content types are taken, how many bytes and items; strict JSON and MessagePack.
+Owns: which content types are taken; strict JSON and MessagePack.
 May not know: what the fields mean (`wire/`), who asks.
 Read next: `wire/base.py`, `message_pack.py`, `errors.py`.
 
-The size is checked before the body is read, its shape before anything is made of it.
+Its bytes are read by `guard/incoming.py`; its shape is checked before anything is made of it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object
 from firsthand.server.errors import JSON, invalid
-from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.incoming import Disconnected, IncomingLimits
+from firsthand.server.guard.incoming import read_body as read_whole
+from firsthand.server.guard.refusal import Refused, client_gone
 from firsthand.server.locating import steps_to_fault, written
 from firsthand.server.message_pack import RepeatedKey, check_items
-from firsthand.values import dataclass
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -32,20 +33,15 @@ MAX_FIELDS = 256
 THREAD_BYTES = 256 * 1024  # from here on parsing would be felt by the other streams
 
 
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """`max_items` bounds commas and brackets of JSON, items of MessagePack; hence objects."""
-
-    max_bytes: int = 8 * 1024 * 1024
-    max_items: int = 1_000_000
-
-
 async def read_body(
-    request: Request, model: type[Body], limits: BodyLimits, *, message_pack: bool = False
+    request: Request, model: type[Body], limits: IncomingLimits, *, message_pack: bool = False
 ) -> Body:
     """The body as `model`. Raises Refused: 400, 413, 415. `message_pack`: taken beside JSON."""
     kind = _content_type(request, message_pack)
-    content = await _read(request, limits.max_bytes)
+    try:
+        content = await read_whole(request.receive, request.scope["headers"], limits)
+    except Disconnected as gone:
+        raise client_gone() from gone
     parse = _parse_json if kind == JSON else _parse_message_pack
 
     def make() -> Body:
@@ -77,27 +73,7 @@ def _content_type(request: Request, message_pack: bool) -> str:
     raise Refused(415, f"the body must be {wanted}, in UTF-8", "unsupported_media_type")
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared[:20]) > max_bytes:
-        raise _too_large(max_bytes)
-    content = bytearray()
-    try:
-        async for part in request.stream():
-            content += part
-            if len(content) > max_bytes:
-                raise _too_large(max_bytes)
-    except ClientDisconnect as gone:
-        raise Refused(400, "the body ended early", "client_closed") from gone
-    return bytes(content)
-
-
-def _too_large(max_bytes: int) -> Refused:
-    # The rest is not read, so the connection cannot be used again.
-    return Refused(413, f"a body may have {max_bytes} bytes", "body_too_large", close=True)
-
-
-def _parse_json(content: bytes, limits: BodyLimits) -> dict[str, Any]:
+def _parse_json(content: bytes, limits: IncomingLimits) -> dict[str, Any]:
     try:
         return parse_json_object(content, "the body", limits.max_items)
     except CheckpointError as error:
@@ -105,7 +81,7 @@ def _parse_json(content: bytes, limits: BodyLimits) -> dict[str, Any]:
         raise Refused(400, str(error), "invalid_value", param) from error
 
 
-def _parse_message_pack(content: bytes, limits: BodyLimits) -> dict[str, Any]:
+def _parse_message_pack(content: bytes, limits: IncomingLimits) -> dict[str, Any]:
     try:
         check_items(content, limits.max_items)
     except RepeatedKey as error:

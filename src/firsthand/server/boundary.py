@@ -33,17 +33,15 @@ class Boundary:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        # A guard outside may have named the request already; then the header is its own, too.
-        named = "request_id" in state
-        request_id = state.setdefault("request_id", choose_request_id(scope["headers"]))
-        headers = [] if named else [(REQUEST_ID, request_id.encode("ascii"))]
+        request_id = state["request_id"] = choose_request_id(scope["headers"])
+        header = (REQUEST_ID, request_id.encode("ascii"))
         started = complete = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal started, complete
             if message["type"] == "http.response.start":
                 started = True
-                message = {**message, "headers": [*message.get("headers", ()), *headers]}
+                message = {**message, "headers": [*message.get("headers", ()), header]}
             else:
                 complete = not message.get("more_body", False)
             await send(message)

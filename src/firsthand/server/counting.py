@@ -10,9 +10,8 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firsthand.observe.metrics import Metrics
+from firsthand.server.guard.refusal import CLIENT_CLOSED
 from firsthand.server.headers import outcome_of
-
-CLOSED = 499  # in the count only: the client was gone before its reply was whole
 
 
 class Counting:
@@ -46,8 +45,8 @@ class Counting:
             if outcome is not None and outcome.word != "invalid":
                 reason = outcome.word
                 status = outcome.status or status
-            shown = status if whole or status >= 500 else CLOSED
-            if shown == CLOSED:
+            shown = status if whole or status >= 500 else CLIENT_CLOSED
+            if shown == CLIENT_CLOSED:
                 reason = reason if outcome is not None else "client_closed"
                 self._metrics.cancelled.labels("client").inc()
             self._metrics.requests.labels(endpoint, str(shown), reason).inc()

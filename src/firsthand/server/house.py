@@ -15,8 +15,8 @@ from starlette.requests import Request
 from firsthand.generation.service import Service
 from firsthand.observe.metrics import Metrics
 from firsthand.server.asking import Admission, OpenDoor
-from firsthand.server.body import BodyLimits
 from firsthand.server.entrance import Entrance
+from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Checks
 from firsthand.server.sse import StreamSettings
@@ -40,7 +40,7 @@ class House:
     metrics: Metrics
     admission: Admission = field(default_factory=OpenDoor)
     checks: Checks = field(default_factory=Checks)
-    body_limits: BodyLimits = field(default_factory=BodyLimits)
+    body_limits: IncomingLimits = field(default_factory=IncomingLimits)
     stream: StreamSettings = field(default_factory=StreamSettings)
     version: str = "unknown"
     tool_format: ToolFormat | None = None

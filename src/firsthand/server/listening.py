@@ -20,8 +20,8 @@ import uvicorn
 from firsthand.errors import InvalidRequest
 from firsthand.server.admin import bind_unix
 from firsthand.server.guard.access import is_loopback
-from firsthand.server.guard.body import BodyLimits
 from firsthand.server.guard.connection import Peers
+from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.keys import KeyRing
 from firsthand.server.settings import Settings
 
@@ -151,7 +151,7 @@ def uvicorn_config(settings: Settings, app: Any, peers: Peers | None) -> uvicorn
             public["ssl_cert_reqs"] = ssl.CERT_REQUIRED
     return uvicorn.Config(
         app,
-        http=(peers or Peers(BodyLimits())).protocol,  # type: ignore[arg-type]  # what makes one
+        http=(peers or Peers(IncomingLimits())).protocol,  # type: ignore[arg-type]  # what makes one
         loop="asyncio",
         ws="none",
         lifespan="off",

@@ -15,8 +15,8 @@ from firsthand.generation.member import RegistryEntry
 from firsthand.generation.registry import Stays
 from firsthand.generation.service import ServiceOptions
 from firsthand.server.guard.access import LOCAL_NAMES, Access
-from firsthand.server.guard.body import BodyLimits
 from firsthand.server.guard.call import Quota
+from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.keys import KeyRing, key_ring
 from firsthand.server.guard.middleware import Rules
 from firsthand.server.guard.queue import Bounds
@@ -43,7 +43,7 @@ def rules_of(settings: Settings, keys: KeyRing) -> Rules:
         hosts = None if "*" in names else frozenset(names | LOCAL_NAMES)
     elif not keys and not settings.insecure and settings.uds is None:
         hosts = LOCAL_NAMES | {settings.host.lower()}
-    limits = BodyLimits(
+    limits = IncomingLimits(
         max_body_bytes=settings.max_body_size,
         max_header_bytes=settings.max_header_size,
         max_headers=settings.max_headers,

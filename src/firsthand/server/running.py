@@ -37,13 +37,13 @@ from firsthand.observe.log_events import LogEvents
 from firsthand.observe.metrics import Metrics
 from firsthand.server.admin import AdminApp
 from firsthand.server.app import build_app
-from firsthand.server.body import BodyLimits as RouteLimits
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.admission import GateAdmission
 from firsthand.server.guard.connection import Peers
 from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.gauges import GuardCollector
 from firsthand.server.guard.idempotency import Replies
+from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.middleware import Guard
 from firsthand.server.house import REASONING_FIELDS, House
 from firsthand.server.lifecycle import Lifecycle
@@ -71,7 +71,7 @@ INTERRUPTED = 130
 
 
 @dataclass(slots=True)
-class Running:
+class Serving:
     """One server. `configured` is what is in effect; `reread` reads all sources again."""
 
     configured: Configured
@@ -199,7 +199,7 @@ class Running:
 
 
 async def serve_until_end(
-    running: Running,
+    running: Serving,
     listeners: list[socket.socket],
     admin: socket.socket | None,
     say: Callable[[str], None],
@@ -227,13 +227,13 @@ def assemble(
     registry: Registry,
     started_s: float,
     stopping: asyncio.Event,
-) -> Running:
+) -> Serving:
     """The parts, connected; nothing runs yet."""
     settings, members = configured.settings, registry.members
     clock = members[0].service.clock
     gate = Gate(bounds_of(settings, 0), clock, random.random)
     selfchecks = {one.name: _selfcheck(one, clock, settings) for one in members}
-    running: list[Running] = []
+    running: list[Serving] = []
     lifecycle = Lifecycle(
         gate,
         clock,
@@ -256,7 +256,7 @@ def assemble(
         services,
         metrics,
         admission=GateAdmission(gate),
-        body_limits=RouteLimits(max_bytes=MAX_BODY_BYTES),  # the guard holds what is set
+        body_limits=IncomingLimits(max_body_bytes=MAX_BODY_BYTES),  # the guard holds what is set
         stream=StreamSettings(stall_s=settings.stall_timeout),
         version=VERSION,
         pooling=settings.pooling,
@@ -283,7 +283,7 @@ def assemble(
     for collector in (own, LoadedModels(registry), *((gpus,) if gpus else ())):
         metrics.registry.register(collector)
     running.append(
-        Running(configured, reread, registry, gate, guard, lifecycle, peers, stopping, metrics)
+        Serving(configured, reread, registry, gate, guard, lifecycle, peers, stopping, metrics)
     )
     running[0].set_bounds()
     registry.listen = running[0].on_model
@@ -298,7 +298,7 @@ def _selfcheck(member: Member, clock: Callable[[], float], settings: Settings) -
     return SelfCheck(None, answer, clock, settings.selfcheck_interval, loads=loads)
 
 
-async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) -> int:
+async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) -> int:
     loop = asyncio.get_running_loop()
     lines = LogEvents(running.metrics.registry)
     logging.getLogger().addHandler(lines)
@@ -325,7 +325,7 @@ async def _serve(running: Running, servers: list[tuple[uvicorn.Server, Any]]) ->
         await asyncio.gather(*helpers, ready, stopping, *serving, return_exceptions=True)
 
 
-async def _end(running: Running, servers: Sequence[uvicorn.Server]) -> int:
+async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
     """The drain. The exit code."""
     running.lifecycle.begin_drain("the listener ended")
     cut = await running.lifecycle.drained()
@@ -340,7 +340,7 @@ async def _end(running: Running, servers: Sequence[uvicorn.Server]) -> int:
     return INTERRUPTED if running.lifecycle.patience_ended else 0
 
 
-async def _check_self(running: Running, member: Member, ready: asyncio.Future[None]) -> None:
+async def _check_self(running: Serving, member: Member, ready: asyncio.Future[None]) -> None:
     """Look a model's golden tokens up while it loads, then compare for ever."""
     selfcheck, options = running.lifecycle.selfchecks[member.name], member.entry.service
     await selfcheck.look_up(str(options.model), options.load)
@@ -348,7 +348,7 @@ async def _check_self(running: Running, member: Member, ready: asyncio.Future[No
     await selfcheck.run()
 
 
-def around(running: Running) -> Any:
+def around(running: Serving) -> Any:
     """The app as the listener calls it."""
     origins = list(running.settings.allowed_origins)
     if not origins:

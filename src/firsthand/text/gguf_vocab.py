@@ -18,7 +18,7 @@ from typing import Any
 
 from firsthand.checks import is_integer, shown
 from firsthand.errors import CheckpointError, UnsupportedModel
-from firsthand.text.scored_merges import SCORES, Memory, merges_from_scores, no_memory
+from firsthand.text.scored_merges import SCORES, MergeMemory, merges_from_scores, no_memory
 from firsthand.text.vocabulary import (
     MAX_MERGES,
     MAX_PIECE_CHARS,
@@ -98,7 +98,7 @@ _END_ROLES = ("eos", "eot", "eom")
 
 
 def vocabulary_from_gguf(
-    metadata: Mapping[str, Any], file: str, memory: Memory = no_memory
+    metadata: Mapping[str, Any], file: str, memory: MergeMemory = no_memory
 ) -> Vocabulary:
     """The vocabulary in a GGUF's key/value table. `memory` may keep the merges of a large one that
     has scores. Raises CheckpointError, UnsupportedModel."""
@@ -146,7 +146,7 @@ def _sentencepiece(
     tokens: list[str],
     kinds: list[TokenKind],
     file: str,
-    memory: Memory,
+    memory: MergeMemory,
 ) -> Vocabulary:
     _refuse_normalizers(metadata, file)
     scores = _sequence(metadata, SCORES, MAX_TOKENS, file)

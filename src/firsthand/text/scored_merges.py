@@ -1,7 +1,7 @@
 """Merges out of scores: how a SentencePiece vocabulary that has none joins its pieces.
 
 Owns: every way to cut a piece into two, and their order.
-May not know: files, how what it made is kept (a `Memory` does).
+May not know: files, how what it made is kept (a `MergeMemory` does).
 Read next: `gguf_vocab.py`, its user.
 
 Where a vocabulary has 262,144 pieces there are half a million cuts, and to find them takes a
@@ -23,7 +23,7 @@ LEAST_REMEMBERED = 100_000  # tokens; merges of fewer take a few tenths of a sec
 MAX_SCORED_CHARS = 256  # of a piece without merges, which is cut at every character
 
 
-class Memory(Protocol):
+class MergeMemory(Protocol):
     """Gives what `make` made of the same `inputs` before, or what it makes now."""
 
     def __call__(self, inputs: Iterable[bytes], make: Callable[[], bytes]) -> bytes: ...
@@ -38,7 +38,7 @@ def merges_from_scores(
     tokens: Sequence[str],
     kinds: Sequence[TokenKind],
     file: str,
-    memory: Memory,
+    memory: MergeMemory,
 ) -> list[tuple[str, str]]:
     """Every way to join two pieces into a third, the highest score first. They are the texts of
     `tokens` themselves: half a million cuts of a large vocabulary would be 50 MB of copies."""

@@ -33,7 +33,7 @@ from firsthand.text.detokenize import Detokenizer
 from firsthand.text.gguf_vocab import vocabulary_from_gguf
 from firsthand.text.markers import MarkerIndex, fold_case
 from firsthand.text.pipeline_rules import bytes_kept
-from firsthand.text.scored_merges import Memory, no_memory
+from firsthand.text.scored_merges import MergeMemory, no_memory
 from firsthand.text.tokenizer_json import vocabulary_from_folder
 from firsthand.text.vocabulary import (
     WORD_MARK,
@@ -90,7 +90,7 @@ class Tokenizer:
         cls,
         metadata: Mapping[str, Any],
         file: str = "gguf metadata",
-        memory: Memory = no_memory,
+        memory: MergeMemory = no_memory,
     ) -> Tokenizer:
         """From the `tokenizer.*` keys of a GGUF file. Raises CheckpointError, UnsupportedModel."""
         return cls(vocabulary_from_gguf(metadata, file, memory))

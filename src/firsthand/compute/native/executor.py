@@ -37,7 +37,7 @@ from firsthand.kvcache.store import KVStore
 from firsthand.quant.formats import Format, WeightSource
 from firsthand.quant.low_rank import LowRank
 
-MAX_HEAD_SIZE = 512
+MAX_KERNEL_HEAD_SIZE = 512
 
 
 class NativeExecutor:
@@ -126,9 +126,9 @@ class NativeExecutor:
 
     def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None:
         sizes = {2 * len(rope.inverse_frequencies) for rope in program.ropes}
-        if sizes != {program.head_size} or program.head_size > MAX_HEAD_SIZE:
+        if sizes != {program.head_size} or program.head_size > MAX_KERNEL_HEAD_SIZE:
             raise UnsupportedModel(
-                f"head size {program.head_size}: must be even and at most {MAX_HEAD_SIZE}"
+                f"head size {program.head_size}: must be even and at most {MAX_KERNEL_HEAD_SIZE}"
             )
         self.recorded = record(program.forward, self._shape_of)
         self.ops = fuse(self.recorded, self._disabled_rules)

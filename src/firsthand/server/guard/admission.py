@@ -15,7 +15,7 @@ from firsthand.generation.service import StreamUsage
 from firsthand.request import Priority
 from firsthand.server.asking import Ask
 from firsthand.server.guard.call import Call, call_of
-from firsthand.server.guard.gate import Gate, Ticket
+from firsthand.server.guard.gate import Gate, Grant
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import Work
 from firsthand.values import dataclass
@@ -28,7 +28,7 @@ class Admitted:
     """The ticket of a route."""
 
     options: Options
-    place: Ticket
+    place: Grant
 
     def finished(self, completion: Completion) -> None:
         """Of several answers the log tells the first token that came and the last reason."""
@@ -73,7 +73,7 @@ class GateAdmission:
         return [_admitted(call, ask, place) for ask, place in zip(asks, places, strict=True)]
 
 
-def _admitted(call: Call, ask: Ask, place: Ticket) -> Admitted:
+def _admitted(call: Call, ask: Ask, place: Grant) -> Admitted:
     call.at_end.append(place.close)
     call.priority = place.priority.value
     options = ask.options.copy()

@@ -3,7 +3,7 @@
 Owns: how long a head may take, how large it may be, what a broken one is told, how many
 connections there are, and how long a peer may leave its answer unread.
 May not know: what a request asks for.
-Read next: `body.py`, which keeps the same limits for the body.
+Read next: `incoming.py`, which keeps the same limits for the body.
 
 A head that is not whole after the deadline is answered with 408, whether one byte of it came or
 none; one that cannot be parsed with 400. Both in the form of every other error, and the connection
@@ -23,7 +23,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from firsthand.server.guard.body import BodyLimits
+from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import note_outcome
 from firsthand.values import dataclass
@@ -42,7 +42,7 @@ class Peers:
     output is not read for `stall_s` is cut; one whose request was refused before its end is read
     on, unseen, for `linger_s`."""
 
-    limits: BodyLimits
+    limits: IncomingLimits
     max_connections: int = 0
     stall_s: float = 30.0
     linger_s: float = LINGER_S

@@ -29,7 +29,7 @@ _MEMORY_STEPS = ((0.92, 0.9), (0.90, 0.5))  # memory in use → pressure, as a q
 
 
 @dataclass(slots=True)
-class Ticket:
+class Grant:
     """The right to be computed. Close it at the request's end, however it ended.
 
     `deadline_s` is on the gate's clock: an answer that is not there by then is of no use.
@@ -81,7 +81,7 @@ class Gate:
     memory_short: bool = False  # an engine has given up its reserve
     queues: dict[str, Queue] = field(default_factory=dict)
     num_refused_unnamed: int = 0  # before it was known which model they ask for
-    _tickets: dict[int, Ticket] = field(default_factory=dict)
+    _tickets: dict[int, Grant] = field(default_factory=dict)
 
     def queue(self, model: str) -> Queue:
         """The queue of a model; there are no more than models."""
@@ -119,7 +119,7 @@ class Gate:
                 self.queue(model).refuse()
             raise
 
-    def admit(self, call: Call, works: Sequence[Work], model: str = "") -> list[Ticket]:
+    def admit(self, call: Call, works: Sequence[Work], model: str = "") -> list[Grant]:
         """All parts of one request, or none of them. Raises Refused: never fits, too many, shed,
         too late, or the caller's own limit."""
         queue, now = self.queue(model), self.tick()
@@ -134,15 +134,15 @@ class Gate:
         deadline_s = call.arrived_s + given_s
         tickets = []
         for work in works:
-            ticket = Ticket(call, Place(work, call.caller.tenant), deadline_s, self, queue)
+            ticket = Grant(call, Place(work, call.caller.tenant), deadline_s, self, queue)
             queue.enter(ticket.place)
             self._tickets[id(ticket)] = ticket
             tickets.append(ticket)
         self.tick()
         return tickets
 
-    def release(self, ticket: Ticket, queue: Queue, unused_tokens: int) -> None:
-        """For `Ticket`."""
+    def release(self, ticket: Grant, queue: Queue, unused_tokens: int) -> None:
+        """For `Grant`."""
         now = self.tick()
         del self._tickets[id(ticket)]
         queue.leave(ticket.place)

@@ -3,7 +3,7 @@
 Owns: the order of the checks, the headers that every answer has, the end of a call.
 May not know: what a route does. A new one is closed until a key opens it; one that generates also
 stands in `GENERATING`.
-Read next: `access.py`, `body.py`, `gate.py`, `replay.py`, in the order in which they are asked.
+Read next: `access.py`, `incoming.py`, `gate.py`, `replay.py`, in the order in which they are asked.
 
     head → caller → (a generating route: is there room?) → body → idempotency → the app
 """
@@ -16,19 +16,19 @@ from dataclasses import field, replace
 from typing import Any
 
 from firsthand.server.guard.access import Access, route_path, take_prefix_once
-from firsthand.server.guard.body import (
-    BodyLimits,
+from firsthand.server.guard.call import CALL, GATE, Call, Caller
+from firsthand.server.guard.gate import Gate
+from firsthand.server.guard.idempotency import Replies, read_key
+from firsthand.server.guard.incoming import (
     Disconnected,
     Incoming,
+    IncomingLimits,
     check_head,
     check_json,
     has_body,
     read_body,
 )
-from firsthand.server.guard.call import CALL, GATE, Call, Caller
-from firsthand.server.guard.gate import Gate
-from firsthand.server.guard.idempotency import Replies, read_key
-from firsthand.server.guard.refusal import Refused
+from firsthand.server.guard.refusal import CLIENT_CLOSED, Refused
 from firsthand.server.guard.replay import Claim, Recorder, fingerprint, play
 from firsthand.server.headers import (
     REQUEST_ID,
@@ -54,7 +54,6 @@ GENERATING = frozenset(
         "/health_generate",
     }
 )
-CLOSED = 499  # in the log only: the client went away before its answer was whole
 JSON = b"application/json"
 
 
@@ -64,7 +63,7 @@ class Rules:
     whole or not there."""
 
     access: Access
-    limits: BodyLimits
+    limits: IncomingLimits
     require_idempotency_key: bool = False
 
 
@@ -113,9 +112,9 @@ class Guard:
         found = outcome_of(scope)
         if found is None:
             call.outcome = "done" if answer.complete else "client_closed"
-            return answer.status if answer.complete else CLOSED
+            return answer.status if answer.complete else CLIENT_CLOSED
         call.outcome = found.word
-        return found.status or (answer.status if answer.complete else CLOSED)
+        return found.status or (answer.status if answer.complete else CLIENT_CLOSED)
 
     async def _guarded(self, scope: Scope, receive: Receive, answer: Answer, call: Call) -> None:
         rules, headers, method = self.rules, scope["headers"], scope["method"]

@@ -15,6 +15,7 @@ import math
 from firsthand.errors import FirsthandError
 from firsthand.values import dataclass
 
+CLIENT_CLOSED = 499  # never sent: the client went away before its answer was whole
 DRAINING_RETRY_S = 5.0
 # Statuses that the official client tries again by itself; of these only some heal with time.
 RETRIED = frozenset({408, 409, 429})
@@ -76,6 +77,11 @@ class Refused(FirsthandError):
         if self.close:
             found.append(("connection", "close"))
         return found
+
+
+def client_gone() -> Refused:
+    """Nobody is told: it ends the work, and names the end in log and counts."""
+    return Refused(CLIENT_CLOSED, "the client is gone", "client_closed", outcome="client_closed")
 
 
 def draining() -> Refused:

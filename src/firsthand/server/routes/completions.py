@@ -34,7 +34,7 @@ from firsthand.server.routes.submitting import (
 )
 from firsthand.server.sse import DONE, EventStreamResponse, event
 from firsthand.server.wire.base import options_of
-from firsthand.server.wire.completions import DEFAULT_MAX_TOKENS, CompletionBody, CompletionReply
+from firsthand.server.wire.completions import OPENAI_MAX_TOKENS, CompletionBody, CompletionReply
 from firsthand.values import dataclass
 
 COMPLETIONS = "/v1/completions"
@@ -89,7 +89,7 @@ def completion_options(body: CompletionBody) -> Options:
         if body.echo:
             _check_echo(body)
             options["prompt_logprobs"] = body.logprobs
-    options["max_tokens"] = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    options["max_tokens"] = OPENAI_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     return options
 
 

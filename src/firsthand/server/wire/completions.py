@@ -22,7 +22,7 @@ from firsthand.server.wire.base import (
 from firsthand.server.wire.replies import PromptLogprob, Timings, Usage
 
 MAX_PROMPTS = 2048  # OpenAI's, of embeddings; of texts that are to go on, fewer can be answered
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
+OPENAI_MAX_TOKENS = 16  # where a body names none
 
 
 def _form(value: Any) -> str | None:

@@ -30,11 +30,12 @@ SMALL_BODY_BYTES = 64 << 10  # of one that nobody wants: it is there already, or
 
 
 @dataclass(frozen=True, slots=True)
-class BodyLimits:
+class IncomingLimits:
     max_body_bytes: int = 8 << 20
     max_header_bytes: int = 32 << 10
     max_headers: int = 100
     max_json_depth: int = 64
+    max_items: int = 1_000_000  # commas and brackets of JSON, items of MessagePack; hence objects
     receive_timeout_s: float = 10.0
 
 
@@ -42,7 +43,7 @@ class Disconnected(Exception):
     """The client is gone before its request was whole; nobody is to be answered."""
 
 
-def check_head(method: str, http_version: str, headers: Headers, limits: BodyLimits) -> None:
+def check_head(method: str, http_version: str, headers: Headers, limits: IncomingLimits) -> None:
     """Raises Refused: too many or too large headers, or a framing that another program could read
     in another way."""
     num_bytes = sum(len(name) + len(value) + 4 for name, value in headers)
@@ -123,7 +124,7 @@ class Incoming:
         self.whole |= message["type"] == "http.request" and not message.get("more_body", False)
         return message
 
-    async def ends_soon(self, limits: BodyLimits) -> bool:
+    async def ends_soon(self, limits: IncomingLimits) -> bool:
         """Whether another request may follow on this connection, though this one is refused: a
         small body is read for that, a large one is not."""
         if self.whole or not has_body(self.headers):
@@ -141,7 +142,7 @@ class Incoming:
         return bool(message["type"] == "http.request")
 
 
-async def read_body(receive: Receive, headers: Headers, limits: BodyLimits) -> bytes:
+async def read_body(receive: Receive, headers: Headers, limits: IncomingLimits) -> bytes:
     """The whole body. Raises Refused, 413 before more than the limit is held, or 408 when it is not
     there in time; Disconnected."""
     too_large = Refused(
