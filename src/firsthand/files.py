@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -86,22 +87,38 @@ def parse_json_object(content: bytes, file: str, max_items: int) -> dict[str, An
     if num_items > max_items:
         raise CheckpointError(file, f"JSON of {num_items} items; the limit is {max_items}")
     try:
-        value = json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_object_of,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-        )
-        if b"\\u" in content:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        value = strict_json(content.decode("utf-8"))
     except UnicodeError as error:
         raise CheckpointError(file, "JSON text is not valid UTF-8") from error
-    except RecursionError as error:
-        raise CheckpointError(file, "JSON is nested too deep") from error
     except ValueError as error:
         raise CheckpointError(file, f"JSON is refused: {str(error)[:200]}") from error
     if not isinstance(value, dict):
         raise CheckpointError(file, "JSON is not an object")
+    return value
+
+
+class DoubledKey(ValueError):
+    """An object of a JSON text has a key twice."""
+
+
+def strict_json(text: str, parse_int: Callable[[str], int] | None = None) -> Any:
+    """The value of a JSON text: each key once, only finite numbers, no half characters.
+
+    `parse_int` is asked of each integer; it may raise ValueError. Raises ValueError: DoubledKey,
+    UnicodeError (an escape writes half a character), or another that says what is wrong.
+    """
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object_of,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=parse_int,
+        )
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
     return value
 
 
@@ -111,7 +128,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key[:80]!r} stands there twice")
+                raise DoubledKey(f"the key {key[:80]!r} stands there twice")
             seen.add(key)
     return found
 

@@ -11,7 +11,7 @@ Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
@@ -163,48 +163,45 @@ def _plan() -> typer.Typer:
 
 
 def _bench() -> typer.Typer:
-    """The commands of `firsthand bench`."""
-    group = typer.Typer(help="Measure a model on this machine.", no_args_is_help=True)
-    commands: dict[str, Callable[..., None]] = {
-        "latency": bench.latency,
-        "throughput": bench.throughput,
-        "startup": bench.startup,
-        "load": bench.load,
-        "ablate": bench.ablate,
-        "compare": bench.compare,
+    commands = {
+        "latency": flat(bench.latency),
+        "throughput": flat(bench.throughput),
+        "startup": flat(bench.startup),
+        "load": flat(bench.load),
+        "ablate": flat(bench.ablate),
+        "compare": flat(bench.compare),
     }
-    for name, command in commands.items():
-        group.command(name, cls=Command)(flat(command))
-    return group
+    return _group("Measure a model on this machine.", commands)
 
 
 def _config() -> typer.Typer:
-    """The commands of `firsthand config`."""
-    group = typer.Typer(help="The settings of `serve`.", no_args_is_help=True)
-    group.command("show", cls=Command)(serve.with_settings(serve.show, as_json=True))
-    group.command("check", cls=Command)(serve.with_settings(serve.check, as_json=True))
-    return group
+    commands = {
+        "show": serve.with_settings(serve.show, as_json=True),
+        "check": serve.with_settings(serve.check, as_json=True),
+    }
+    return _group("The settings of `serve`.", commands)
 
 
 def _data() -> typer.Typer:
-    """The commands of `firsthand data`."""
-    group = typer.Typer(help="Records on their way to a model.", no_args_is_help=True)
-    group.command("check", cls=Command)(data.check)
-    return group
+    return _group("Records on their way to a model.", {"check": flat(data.check)})
 
 
 def _alerts() -> typer.Typer:
-    """The commands of `firsthand alerts`."""
-    group = typer.Typer(help="The alerts of a server.", no_args_is_help=True)
-    commands: dict[str, Callable[..., None]] = {
-        "export": alerts.export,
-        "test": alerts.test,
-        "receive": alerts.receive,
-        "answer": alerts.answer,
-        "review": alerts.review,
+    commands = {
+        "export": flat(alerts.export),
+        "test": flat(alerts.test),
+        "receive": flat(alerts.receive),
+        "answer": flat(alerts.answer),
+        "review": flat(alerts.review),
     }
+    return _group("The alerts of a server.", commands)
+
+
+def _group(text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
+    """Commands under one name; their options are flat already."""
+    group = typer.Typer(help=text, no_args_is_help=True)
     for name, command in commands.items():
-        group.command(name, cls=Command)(flat(command))
+        group.command(name, cls=Command)(command)
     return group
 
 

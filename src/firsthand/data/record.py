@@ -11,6 +11,7 @@ balance: what was read is what was accepted, refused, or there before.
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -91,3 +92,18 @@ class Rejected:
     reason: Reason
     detail: str
     field: str | None = None
+
+
+def rejected(
+    position: Position,
+    raw: bytes,
+    stage: str,
+    reason: Reason,
+    detail: str,
+    *,
+    field: str | None = None,
+    sha256: str | None = None,
+) -> Rejected:
+    """`sha256`: that of all bytes, where `raw` is only their start; else it is taken of `raw`."""
+    digest = sha256 or hashlib.sha256(raw).hexdigest()
+    return Rejected(position, raw[:KEPT_RAW_BYTES], digest, stage, reason, detail, field)

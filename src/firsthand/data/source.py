@@ -7,11 +7,9 @@ Read next: `jsonl.py`, `csv_file.py`.
 
 from __future__ import annotations
 
-import hashlib
-
 from firsthand.data.encoding import Encoding
 from firsthand.data.lines import MAX_LINE_BYTES, Line
-from firsthand.data.record import KEPT_RAW_BYTES, Position, Reason, Rejected
+from firsthand.data.record import Position, Reason, Rejected, rejected
 from firsthand.values import dataclass
 
 READ = "read"  # the stage of what a source itself refuses
@@ -34,8 +32,7 @@ class Flaw(Exception):
 
 def refused(position: Position, raw: bytes, flaw: Flaw, sha256: str | None = None) -> Rejected:
     """What a source says of a record that it cannot give."""
-    digest = sha256 or hashlib.sha256(raw).hexdigest()
-    return Rejected(position, raw[:KEPT_RAW_BYTES], digest, READ, flaw.reason, flaw.detail)
+    return rejected(position, raw, READ, flaw.reason, flaw.detail, sha256=sha256)
 
 
 def position_of(line: Line, record: int) -> Position:

@@ -10,11 +10,10 @@ a list. A file and a queue go through the same ones.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 from firsthand.data.contract import Broken, Checker, Contract
-from firsthand.data.record import KEPT_RAW_BYTES, Accepted, Duplicate, Record, Rejected
+from firsthand.data.record import Accepted, Duplicate, Record, Rejected, rejected
 from firsthand.data.seen import Seen
 
 CONTRACT = "contract"  # the stage of what a contract refuses
@@ -32,7 +31,8 @@ def checked(
         try:
             values = _values(record, checker, from_texts)
         except Broken as broken:
-            yield _rejected(record, broken)
+            place, raw = record.position, record.raw
+            yield rejected(place, raw, CONTRACT, broken.reason, broken.detail, field=broken.field)
             continue
         found = values.model_dump()
         key = None if key_name is None else str(found[key_name])
@@ -45,18 +45,6 @@ def _values(record: Record, checker: Checker, from_texts: bool) -> Contract:
     if record.json is not None:
         return checker.json(record.json)
     return checker.fields(record.fields)
-
-
-def _rejected(record: Record, broken: Broken) -> Rejected:
-    return Rejected(
-        record.position,
-        record.raw[:KEPT_RAW_BYTES],
-        hashlib.sha256(record.raw).hexdigest(),
-        CONTRACT,
-        broken.reason,
-        broken.detail,
-        broken.field,
-    )
 
 
 def unique(
