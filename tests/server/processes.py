@@ -41,8 +41,17 @@ class Server:
             time.sleep(0.02)
 
     def events(self) -> list[dict[str, object]]:
-        lines = self.log.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        """Of the lines that are written to their end."""
+        lines = self.log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line[0] == "{" and line[-1] == "\n"]
+
+    def told(self, event: str, limit_s: float = 10.0) -> list[dict[str, object]]:
+        """The events of that name, once there is one: a line may come after what it tells of."""
+        until = time.monotonic() + limit_s
+        while not (found := [line for line in self.events() if line.get("event") == event]):
+            assert time.monotonic() < until, self.log.read_text()
+            time.sleep(0.02)
+        return found
 
     def engine_pids(self) -> list[int]:
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()

@@ -401,7 +401,7 @@ def test_o_9_a_drain_finishes_what_runs(tmp_path: Path, micro_folder: Path) -> N
             text = answer.read().decode()
         assert text.rstrip().endswith("data: [DONE]")
         assert server.process.wait(20) == 0
-    assert [line for line in server.events() if line.get("event") == "stopped"]
+    assert server.told("stopped")
 
 
 @pytest.mark.native
@@ -418,7 +418,7 @@ def test_ops_4_what_is_over_the_limit_is_cut_with_an_error(
     assert cut, "all were faster than the limit"
     assert all("[DONE]" not in text and '"stop"' not in text for text in cut)
     assert all('"code":"draining"' in text for text in cut)
-    named = [line["request_id"] for line in server.events() if line.get("event") == "request_cut"]
+    named = [line["request_id"] for line in server.told("request_cut")]
     assert len(named) == len(cut)
 
 
@@ -437,7 +437,7 @@ def test_ops_5_a_second_signal_ends_at_once(
             texts = [answer.read().decode() for answer in answers]
         assert (code, took_s < 2) == (130, True), (took_s, server.log.read_text())
     assert all('"code":"draining"' in text and "[DONE]" not in text for text in texts)
-    assert [line for line in server.events() if line.get("event") == "request_cut"]
+    assert server.told("request_cut")
 
 
 IGNORES_ITS_CUT = """
@@ -566,10 +566,7 @@ def test_golden_tokens_are_recorded_by_others_and_compared(
     content["tokens"][-1] ^= 1
     record.write_text(json.dumps(content))
     with started(tmp_path, micro_folder, "--selfcheck-interval", "0.2", **home) as server:
-        until = time.perf_counter() + 20
-        while not [line for line in server.events() if line.get("event") == "selfcheck_wrong"]:
-            assert time.perf_counter() < until, server.log.read_text()
-            time.sleep(0.05)
+        server.told("selfcheck_wrong", 20)
         assert checks(server)["golden_tokens:micro"]["ok"] is False
         body = {"prompt": "a", "max_tokens": 1}
         refused = httpx.post(server.url + "/v1/completions", json=body)

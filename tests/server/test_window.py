@@ -51,6 +51,6 @@ def test_ops_8_the_models_own_window_is_lowered_and_told(
     with started(tmp_path, long_folder, "--memory-limit", limit) as server:
         server.wait_ready(60)
         (card,) = httpx.get(f"{server.url}/v1/models").json()["data"]
-        (told,) = [line for line in server.events() if line.get("event") == "context_lowered"]
+        (told,) = server.told("context_lowered")
         assert card["max_model_len"] == told["context_length"]
         assert told["level"] == "warning" and "16384" in str(told["message"])

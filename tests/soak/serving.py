@@ -135,10 +135,9 @@ def _be_as_urgent(server: Server) -> None:
     """The engine is a session of its own, which the system schedules as one: where this session was
     given another share of the machine, the engine gets the same."""
     own, its = (Path(f"/proc/{pid}/autogroup") for pid in ("self", server.engine_pid))
-    if own.exists() and its.exists():
-        nice = own.read_text(encoding="ascii").split()[-1]
-        with suppress(OSError):
-            its.write_text(nice, encoding="ascii")
+    with suppress(OSError):  # a system without such groups has no file, or one that takes nothing
+        if words := own.read_text(encoding="ascii").split():  # and an empty one outside any group
+            its.write_text(words[-1], encoding="ascii")
 
 
 @contextmanager
