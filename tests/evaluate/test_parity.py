@@ -86,7 +86,7 @@ def test_every_property_holds_on_the_real_model(smollm2_path: Path) -> None:
     assert broken.difference is not None
 
 
-def test_memory_that_is_handed_out_shows_nothing_of_its_last_owner(
+def test_s_53_memory_that_is_handed_out_shows_nothing_of_its_last_owner(
     micro: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every block and every region is NaN when a sequence gets it."""

@@ -72,7 +72,7 @@ def run(
         Busy.started = []
         monkeypatch.setattr(remote_module, "EngineProcess", Busy)
         load = LoadModel("model", LoadOptions())
-        remote = Remote(load, watch, 4, nothing, nothing, lambda: None)
+        remote = Remote(load, watch, 4, nothing, nothing)
         async with asyncio.timeout(60):
             remote.start()
             await remote.wait_ready()

@@ -20,6 +20,7 @@ from firsthand.server.listening import bind, listener_of, uvicorn_config
 from firsthand.server.model_entries import ModelEntry
 from firsthand.server.running import Serving, around, assemble
 from firsthand.server.settings import Configured, Settings
+from firsthand.server.starting import run
 from tests.server.fakes import FakeService, Script, registry_of
 
 KEY = "test-key-0123456789"
@@ -113,13 +114,13 @@ def guarded(script: Script | None = None, **values: object) -> Iterator[Guarded]
         asyncio.get_running_loop().call_later(0.02, started.set)
         await server[0].serve(sockets=listeners)
 
-    def run() -> None:
+    def work() -> None:
         try:
-            asyncio.run(main())
+            run(main())
         finally:
             started.set()
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert started.wait(20), "the server did not start"
     assert ready, "the server failed to start"

@@ -15,6 +15,8 @@ from typing import TypeVar
 import uvicorn
 from starlette.types import ASGIApp
 
+from firsthand.server.starting import run
+
 T = TypeVar("T")
 
 
@@ -79,7 +81,7 @@ def serving(
             if close is not None:
                 await close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread = threading.Thread(target=lambda: run(main()), daemon=True)
     thread.start()
     assert started.wait(120), "the server did not start"
     if failed:

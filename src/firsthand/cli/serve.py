@@ -31,10 +31,8 @@ ConfigModels = Annotated[
 def serve(config: Path | None, given: Mapping[str, Any]) -> None:
     """Serve models over HTTP, in the form of OpenAI's API."""
     with reported():
-        import asyncio
-
         from firsthand.server.logs import configure_logging
-        from firsthand.server.starting import run_server
+        from firsthand.server.starting import run, run_server
 
         configured = read(config, given)
         settings = configured.settings
@@ -42,9 +40,9 @@ def serve(config: Path | None, given: Mapping[str, Any]) -> None:
         if settings.record_golden:
             from firsthand.server.recording import record
 
-            asyncio.run(record(settings, say))
+            run(record(settings, say))
             return
-        code = asyncio.run(run_server(configured, lambda: read(config, given), say))
+        code = run(run_server(configured, lambda: read(config, given), say))
         if code:
             raise typer.Exit(code)
 

@@ -99,7 +99,7 @@ class Remote:
     """An engine in a process of its own. `start`, then `submit`; `stop` may be followed by `start`.
 
     `on_step` gets each step's facts before its events are delivered, `on_end` each request that
-    has ended (or was lost), `on_status` is called at each change of status.
+    has ended (or was lost).
     """
 
     def __init__(
@@ -109,13 +109,12 @@ class Remote:
         max_requests: int,
         on_step: Callable[[StepFacts], None],
         on_end: Callable[[Request], None],
-        on_status: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._load = load
         self._watch = watch
         self._max_requests = max_requests
-        self._on_step, self._on_end, self._on_status = on_step, on_end, on_status
+        self._on_step, self._on_end = on_step, on_end
         self._clock = clock
         self._process: EngineProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -376,4 +375,3 @@ class Remote:
             if status is not self.status:
                 self.since_s = self._clock()
             self.status, self.reason = status, reason
-            self._on_status()

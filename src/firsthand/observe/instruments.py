@@ -11,9 +11,10 @@ which shows when a server is built.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.entry import Entry, Kind
@@ -47,6 +48,19 @@ def read(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
         family = GaugeMetricFamily(name, entry.meaning, labels=entry.label_names)
     for values, value in samples:
         family.add_metric(list(values), float(value))
+    return family
+
+
+def read_histogram(
+    name: str, samples: Iterable[tuple[Sequence[str], Sequence[int], float]]
+) -> Metric:
+    """The same of a histogram: (values of its labels, how many in each bucket, their sum)."""
+    entry = _find(name, Kind.HISTOGRAM)
+    family = HistogramMetricFamily(name, entry.meaning, labels=entry.label_names)
+    bounds = (*(repr(float(bound)) for bound in entry.buckets), "+Inf")
+    for values, counts, total in samples:
+        buckets = list(zip(bounds, map(float, accumulate(counts)), strict=True))
+        family.add_metric(list(values), buckets, total)
     return family
 
 

@@ -1,8 +1,8 @@
 """What is counted: how step facts, states, and finished answers become numbers.
 
-Owns: which fact counts for which metric.
+Owns: what counts for which metric, but for the steps.
 May not know: names' forms and buckets (`catalogue.py`), routes, what a step does.
-Read next: `instruments.py`, `../engine/facts.py`; `../server/counting.py` (requests by status).
+Read next: `step_counts.py`; `../server/counting.py` (requests by status).
 
 Whatever is known elsewhere is asked for at a scrape; only what would be lost is counted here.
 """
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 
-from firsthand.engine.facts import StepFacts
 from firsthand.generation.completion import Completion
 from firsthand.generation.report import Report
 from firsthand.generation.service import Service
 from firsthand.observe.aliases import VllmAliases
 from firsthand.observe.instruments import counter, gauge, histogram, read
-from firsthand.observe.labels import CLASSES, REQUEST_PHASES, STEP_PHASES
+from firsthand.observe.labels import CLASSES, REQUEST_PHASES
+from firsthand.observe.step_counts import StepMetrics
 from firsthand.processes import processor_s, resident_bytes
 from firsthand.values import dataclass
 
@@ -42,8 +42,8 @@ class Metrics:
         self._prefix = counter("firsthand_prefix_cache_tokens", r)
         self._info = gauge("firsthand_model_info", r)
         self._build = gauge("firsthand_build_info", r)
-        self._steps = _StepMetrics(r)
-        self._tokens = self._steps.tokens
+        self._steps = StepMetrics()
+        r.register(self._steps)
         self._services: dict[int, Service] = {}
         r.register(_Services(self._services))
         ProcessCollector(registry=r)
@@ -58,7 +58,7 @@ class Metrics:
         self._info.labels(service.model.name, service.model.manifest_sha256 or "").set(1)
         self._services[id(service)] = service
         self._begin(service.model.name)
-        return service.listen(_StepCounter(self._steps, service.model.name).count)
+        return service.listen(self._steps.of(service.model.name).count)
 
     def _begin(self, model: str) -> None:
         """Whatever has a child per model is there from the start: of a series that begins with its
@@ -69,7 +69,6 @@ class Metrics:
             metric.labels(model)
         for result in ("hit", "miss"):
             self._prefix.labels(model, result)
-        self._tokens.labels(model, "prompt")
 
     def finished(self, service: Service, completion: Completion) -> None:
         """One answer came to its end, good or bad."""
@@ -98,7 +97,7 @@ class Metrics:
 
     def _count_prompt(self, model: str, report: Report) -> None:
         self._prompt_tokens.labels(model).observe(report.num_prompt_tokens)
-        self._tokens.labels(model, "prompt").inc(report.num_prompt_tokens)
+        self._steps.of(model).tokens["prompt"] += report.num_prompt_tokens
         num_missed = report.num_prompt_tokens - report.num_cached_tokens
         self._prefix.labels(model, "hit").inc(report.num_cached_tokens)
         self._prefix.labels(model, "miss").inc(num_missed)
@@ -146,62 +145,3 @@ def _readings(service: Service) -> Iterator[tuple[str, tuple[str, ...], float]]:
     ):
         if value is not None:
             yield name, (), value
-
-
-class _StepMetrics:
-    """What each step counts for, of all models."""
-
-    def __init__(self, r: CollectorRegistry) -> None:
-        self.seconds = histogram("firsthand_step_seconds", r)
-        self.batch = histogram("firsthand_batch_size", r)
-        self.iteration = histogram("firsthand_iteration_tokens", r)
-        self.microbatch = histogram("firsthand_microbatch_size", r)
-        self.microbatch_wait = histogram("firsthand_microbatch_wait_seconds", r)
-        self.tokens = counter("firsthand_tokens", r)
-        self.class_tokens = counter("firsthand_class_tokens", r)
-        self.preemptions = counter("firsthand_preemptions", r)
-        self.errors = counter("firsthand_step_errors", r)
-        self.attempts = counter("firsthand_step_attempts", r)
-        self.failed = counter("firsthand_step_failed_sequences", r)
-
-
-class _StepCounter:
-    """The labelled children of one model, looked up once: a step is counted in microseconds."""
-
-    def __init__(self, steps: _StepMetrics, model: str) -> None:
-        self._phases = [(steps.seconds.labels(model, one), f"{one}_ms") for one in STEP_PHASES]
-        self._batch = steps.batch.labels(model)
-        self._iteration = steps.iteration.labels(model)
-        self._microbatch = steps.microbatch.labels(model)
-        self._microbatch_wait = steps.microbatch_wait.labels(model)
-        self._computed = steps.tokens.labels(model, "computed")
-        self._generated = steps.tokens.labels(model, "generation")
-        self._recomputed = steps.tokens.labels(model, "recomputed")
-        self._by_class = [steps.class_tokens.labels(model, one) for one in CLASSES]
-        self._preempted = steps.preemptions.labels(model, "memory")
-        self._errors = steps.errors.labels(model)
-        self._attempts = steps.attempts.labels(model)
-        self._failed = steps.failed.labels(model)
-
-    def count(self, facts: StepFacts) -> None:
-        for child, attribute in self._phases:
-            child.observe(getattr(facts, attribute) / 1e3)
-        num_tokens, planned = facts.num_tokens, facts.planned
-        self._batch.observe(facts.num_sequences)
-        self._iteration.observe(num_tokens)
-        self._computed.inc(num_tokens)
-        self._generated.inc(facts.num_drawn)
-        for one_class, served in zip(self._by_class, planned.served_by_class, strict=False):
-            if served:
-                one_class.inc(served)
-        for batch in facts.batches:
-            self._microbatch.observe(batch.size)
-            self._microbatch_wait.observe(batch.wait_s)
-        if planned.num_preempted:
-            self._preempted.inc(planned.num_preempted)
-        if planned.num_recomputed:
-            self._recomputed.inc(planned.num_recomputed)
-        if facts.error is not None:
-            self._errors.inc()
-            self._attempts.inc(facts.num_attempts)
-            self._failed.inc(facts.num_failed)

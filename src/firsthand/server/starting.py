@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from firsthand.errors import FirsthandError
 from firsthand.generation.registry import Registry
@@ -31,9 +32,20 @@ from firsthand.server.logs import tell
 from firsthand.server.rules import keys_of, registry_entries, stays_of
 from firsthand.server.settings import Configured
 
+T = TypeVar("T")
+
 
 class Interrupted(Exception):
     """A signal came before the server was there."""
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """On uvloop, where there is one: a connection costs a fifth less."""
+    if sys.platform == "win32":
+        return asyncio.run(main)
+    import uvloop
+
+    return uvloop.run(main)
 
 
 async def run_server(

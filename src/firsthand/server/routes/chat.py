@@ -156,7 +156,9 @@ class ChatAnswer:
         self._readers = [ChoiceReader(form) for _ in range(answers.num_choices)]
         head = {"id": writing.new_id("chatcmpl-"), "created": writing.now()}
         self._head = {**head, "model": asked.model}
-        self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
+        self._chunk_head: dict[str, Any] = {**self._head, "object": "chat.completion.chunk"}
+        if body.wants_usage_chunk:  # every other chunk has it as null, as OpenAI's do
+            self._chunk_head["usage"] = None
 
     async def whole(self, headers: Mapping[str, str]) -> Response:
         completions = await self._answers.completions()
@@ -209,7 +211,7 @@ class ChatAnswer:
         value = {**self._chunk_head, "choices": [choice]}
         if self._body.return_token_ids:
             value["prompt_token_ids"] = self._answers.prompt_token_ids[0]
-        return event(self._with_usage(value))
+        return event(value)
 
     def _says_something(self, chunk: Chunk) -> bool:
         wants_tokens = self._body.logprobs or self._body.return_token_ids
@@ -231,10 +233,4 @@ class ChatAnswer:
         value = {**self._chunk_head, "choices": [choice]}
         if chunk.completion is not None and self._body.wants_timings:
             value["timings"] = writing.timings(chunk.completion)
-        return event(self._with_usage(value))
-
-    def _with_usage(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Where usage was asked for, every other chunk has it as null, as OpenAI's do."""
-        if self._body.wants_usage_chunk:
-            value["usage"] = None
-        return value
+        return event(value)

@@ -129,12 +129,14 @@ class CompletionAnswer:
         self._answers = answers
         self._n = body.n or 1
         self._echoes = echoes
-        self._head = {
+        self._head: dict[str, Any] = {
             "id": writing.new_id("cmpl-"),
             "object": "text_completion",
             "created": writing.now(),
             "model": model,
         }
+        if body.wants_usage_chunk:  # every other chunk has it as null, as OpenAI's do
+            self._head["usage"] = None
         self._offsets = [len(self._echo(index)) for index in range(answers.num_choices)]
 
     def _echo(self, index: int) -> str:
@@ -211,7 +213,7 @@ class CompletionAnswer:
         }
         if self._body.return_token_ids:
             choice["prompt_token_ids"] = self._answers.prompt_token_ids[index // self._n]
-        return event(self._with_usage({**self._head, "choices": [choice]}))
+        return event({**self._head, "choices": [choice]})
 
     def _says_something(self, chunk: Chunk) -> bool:
         wants_tokens = self._body.logprobs is not None or self._body.return_token_ids
@@ -231,10 +233,4 @@ class CompletionAnswer:
         value = {**self._head, "choices": [choice]}
         if chunk.completion is not None and self._body.wants_timings:
             value["timings"] = writing.timings(chunk.completion)
-        return event(self._with_usage(value))
-
-    def _with_usage(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Where usage was asked for, every other chunk has it as null, as OpenAI's do."""
-        if self._body.wants_usage_chunk:
-            value["usage"] = None
-        return value
+        return event(value)
