@@ -81,7 +81,7 @@ class UnsupportedModel(FirsthandError):
 
 
 class EngineError(FirsthandError):
-    """A fault of our own. The engine lives on; the request has ended."""
+    """A fault of our own. The request has ended; others go on, unless the engine was lost."""
 
 
 class EngineUnavailable(EngineError):

@@ -12,7 +12,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import FinishReason, Priority, Request, SamplingParams, StopRules
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
 from firsthand.scheduling.policy import Policy
 from firsthand.scheduling.scheduler import Scheduler

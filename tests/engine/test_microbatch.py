@@ -15,7 +15,7 @@ from firsthand.engine.microbatch import MicroBatcher, Window
 from firsthand.errors import InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.request import FinishReason, Pooling, Request, SamplingParams, StopRules, TokenEvent
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.plan import Drawn, StepPlan, StepResult, WasRead
 from firsthand.scheduling.scheduler import Scheduler
 

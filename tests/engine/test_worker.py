@@ -16,7 +16,7 @@ from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules, TokenEvent
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
 from firsthand.scheduling.scheduler import Scheduler
 

@@ -50,8 +50,8 @@ from firsthand.request import (
     TokenEvent,
     TokenScore,
 )
-from firsthand.scheduling.admission import Limits
 from firsthand.scheduling.facts import Admitted, PlanFacts
+from firsthand.scheduling.limits import Limits
 
 REQUEST = Request(
     request_id="request-7",

@@ -16,7 +16,7 @@ from firsthand.engine.facts import StepFacts
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.memory.reserve import Reserve
 from firsthand.request import Request, SamplingParams, StopRules
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.plan import Drawn, StepPlan, StepResult
 from firsthand.scheduling.scheduler import Scheduler
 

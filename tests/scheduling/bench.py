@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Priority, Request, SamplingParams, StopRules, TokenEvent
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.plan import StepPlan
 from firsthand.scheduling.policy import Policy
 from firsthand.scheduling.scheduler import Scheduler

@@ -19,7 +19,7 @@ from firsthand.request import (
     TokenEvent,
     TokenScore,
 )
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.plan import Drawn, Pool, Score, StepPlan, StepResult, WasRead
 from firsthand.scheduling.reading import reading_of
 from firsthand.scheduling.scheduler import Scheduler

@@ -7,7 +7,7 @@ import pytest
 from firsthand.errors import InvalidRequest
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.request import Finish, FinishReason, Request, SamplingParams, StopRules, TokenEvent
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.plan import Draw, Drawn, SequenceSlice, StepPlan, StepResult
 from firsthand.scheduling.scheduler import Scheduler
 

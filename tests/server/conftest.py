@@ -6,7 +6,6 @@ Owns: the fixtures. May not know: any route. Read next: `fakes.py`, `running.py`
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,11 +47,7 @@ def ask(house: House) -> Client:
 @pytest.fixture(scope="session")
 def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a context that takes seconds to fill."""
-    folder = write_micro_model(tmp_path_factory.mktemp("long"))
-    config = json.loads((folder / "config.json").read_text())
-    config["max_position_embeddings"] = 16384
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return write_micro_model(tmp_path_factory.mktemp("long"), context_length=16384)
 
 
 def asking(house: House) -> Client:

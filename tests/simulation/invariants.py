@@ -26,8 +26,8 @@ from collections.abc import Callable
 
 from firsthand.engine.facts import StepFacts
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
-from firsthand.scheduling.admission import max_stored_tokens
 from firsthand.scheduling.facts import PlanFacts
+from firsthand.scheduling.limits import max_stored_tokens
 from firsthand.scheduling.plan import StepPlan
 from firsthand.scheduling.policy import class_index
 from tests.simulation.model import Violation, alone

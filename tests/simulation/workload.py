@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass, field
 
 from firsthand.request import RepetitionGuard, Request, SamplingParams, StopRules
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.scheduling.policy import CLASSES, Policy
 
 VOCAB = 97

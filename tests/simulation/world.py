@@ -21,7 +21,7 @@ from firsthand.kvcache.blocks import BlockPool
 from firsthand.kvcache.prefix import PrefixCache, block_digest
 from firsthand.kvcache.regions import RegionPool
 from firsthand.request import Request
-from firsthand.scheduling.admission import max_stored_tokens
+from firsthand.scheduling.limits import max_stored_tokens
 from firsthand.scheduling.scheduler import Scheduler
 from firsthand.scheduling.waiting import StaticQueue
 from tests.simulation.invariants import Watch

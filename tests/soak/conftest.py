@@ -16,11 +16,18 @@ from firsthand.cli.micro_model import write_micro_model
 
 Figure = Callable[..., None]
 FIGURE = "figure"
+LONG = 2048
 
 
 @pytest.fixture(scope="session")
 def micro_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_micro_model(tmp_path_factory.mktemp("micro"))
+
+
+@pytest.fixture(scope="session")
+def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with a longer window: answers so long that the engine is what is short."""
+    return write_micro_model(tmp_path_factory.mktemp("long"), context_length=LONG)
 
 
 @pytest.fixture

@@ -33,12 +33,12 @@ FLAGS = (
 )  # fmt: skip
 SECONDS = 15.0  # of a flood
 PEAK_S = 8.0
-TOKENS = 400  # of an answer: so many that the engine, not the clients, is what is short
+TOKENS = 1500  # of an answer: so many that the engine, not the clients, is what is short
 
 
 @pytest.fixture(scope="module")
-def server(micro_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with served(micro_folder, tmp_path_factory.mktemp("serve"), *FLAGS) as found:
+def server(long_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(long_folder, tmp_path_factory.mktemp("serve"), *FLAGS) as found:
         yield found
 
 

@@ -27,16 +27,14 @@ pytestmark = [
 ]
 FULL = pytest.param(True, marks=[pytest.mark.soak, pytest.mark.slow], id="full")
 SIZES = [pytest.param(False, id="small"), FULL]
-RECEIVE_S = 2.0  # shorter than the default, so that the run is
 HOSTILE = [r"(a|aa)*b", "(" * 60 + "a" + ")*" * 60, "(a{1,900}){1,900}", r"(?:[a-z]{0,50}){50}x"]
 
 
 @pytest.fixture(scope="module")
 def server(micro_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with served(
-        micro_folder, tmp_path_factory.mktemp("serve"), "--max-num-seqs", "8", "--no-shed",
-        "--receive-timeout", str(RECEIVE_S), "--max-connections", "8000",
-    ) as found:  # fmt: skip
+        micro_folder, tmp_path_factory.mktemp("serve"), "--max-num-seqs", "8", "--no-shed"
+    ) as found:
         yield found
 
 
@@ -50,26 +48,30 @@ def waits(server: Server, lasts_s: float) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("full", SIZES)
 def test_s_30_g_19_slow_senders_are_told_and_cost_the_others_nothing(
-    server: Server, full: bool, figure: Figure
+    micro_folder: Path, tmp_path: Path, full: bool, figure: Figure
 ) -> None:
-    num = 5_000 if full else 60
-    quiet = waits(server, 5.0 if full else 0.5)
-    descriptors = server.num_descriptors()
-    slow = Load(server.port, num=num, per_s=num / 2, send_per_s=1.0)
-    with server.under(slow) as outcomes:
-        until(lambda: server.metrics()["firsthand_connections"] > num / 20, "nobody came")
-        busy = waits(server, 5.0 if full else 0.5)
-        seen = outcomes()
-    told = [one.head_s for one in seen if one.status == 408]
-    assert len(told) == num, f"{len(told)} of {num} were told"
-    until(lambda: server.num_descriptors() <= descriptors + 2, "connections stay open")
+    """They come within the time that each has to send its request in."""
+    num, receive_s, lasts_s = (5_000, 10.0, 5.0) if full else (60, 1.0, 0.5)
+    with served(
+        micro_folder, tmp_path, "--receive-timeout", str(receive_s), "--max-connections", "8000"
+    ) as server:
+        quiet = waits(server, lasts_s)
+        descriptors = server.num_descriptors()
+        slow = Load(server.port, num=num, per_s=num / receive_s, send_per_s=1.0 / receive_s)
+        with server.under(slow) as outcomes:
+            until(lambda: server.metrics()["firsthand_connections"] > num / 4, "nobody came")
+            busy = waits(server, lasts_s)
+            seen = outcomes()
+        told = [one.head_s for one in seen if one.status == 408]
+        assert len(told) == num, f"{len(told)} of {num} were told"
+        until(lambda: server.num_descriptors() <= descriptors + 2, "connections stay open")
     if full:
-        figure("S-30: 5,000 slow senders told within", max(told), "s", "at most 10")
+        figure("S-30: 5,000 slow senders told within", max(told), "s", "at most 11: they have 10")
         share = quantile(busy, 0.99) / quantile(quiet, 0.99)
         figure("S-30, G19: good clients' p99 beside them", share, "x quiet", "goal 1.1")
         middle = quantile(busy, 0.5) / quantile(quiet, 0.5)
         figure("S-30, G19: good clients' median beside them", middle, "x quiet", "at most 1.1")
-        assert max(told) <= 10.0
+        assert max(told) <= 11.0  # they are told when their time is up
         assert middle <= 1.1 and share <= 1.5
 
 

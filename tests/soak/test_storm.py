@@ -126,7 +126,7 @@ def test_a_flood_for_one_model_neither_refuses_nor_holds_up_anothers_callers(
                     stream=False, body={"model": "two"})  # fmt: skip
         quiet = server.play(calm)
         assert {seen.ended for seen in quiet} == {"done"}, quiet[:3]
-        flood = Load(server.port, workers=60, lasts_s=8.0 if full else 2.0, max_tokens=200,
+        flood = Load(server.port, num=1000 if full else 200, per_s=125.0, max_tokens=400,
                      stream=False, body={"model": "one"})  # fmt: skip
         with server.under(flood) as outcomes:
             until(lambda: server.metrics()["firsthand_refused_total"] > 20, "it is no flood")

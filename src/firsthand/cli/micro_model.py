@@ -15,6 +15,7 @@ from pathlib import Path
 
 END_TOKEN = "<|end|>"
 WIDTH, FFN_WIDTH, NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS, HEAD_SIZE = 64, 96, 2, 4, 2, 16
+CONTEXT_LENGTH = 512
 VOCAB_SIZE = 257  # one token per byte, and the end
 
 TEMPLATE = (
@@ -23,9 +24,9 @@ TEMPLATE = (
 )
 
 
-def write_micro_model(folder: Path, seed: int = 0) -> Path:
+def write_micro_model(folder: Path, seed: int = 0, context_length: int = CONTEXT_LENGTH) -> Path:
     """Write the checkpoint into `folder` (it exists) and return it."""
-    _write_json(folder / "config.json", _config())
+    _write_json(folder / "config.json", _config(context_length))
     _write_json(folder / "tokenizer.json", _tokenizer())
     _write_json(
         folder / "tokenizer_config.json", {"eos_token": END_TOKEN, "chat_template": TEMPLATE}
@@ -34,7 +35,7 @@ def write_micro_model(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def _config() -> dict[str, object]:
+def _config(context_length: int) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -45,7 +46,7 @@ def _config() -> dict[str, object]:
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": NUM_KV_HEADS,
         "head_dim": HEAD_SIZE,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": context_length,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "hidden_act": "silu",

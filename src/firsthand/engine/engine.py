@@ -59,7 +59,7 @@ class Engine:
         self._grammars = grammars
         self._relieve = relieve
         self._preparing: dict[str, _Preparing] = {}
-        self._batcher = MicroBatcher(window or Window())
+        self._microbatcher = MicroBatcher(window or Window())
         self._started: list[BatchFacts] = []  # batches, for the next facts
 
     @property
@@ -70,7 +70,7 @@ class Engine:
     def idle_s(self) -> float | None:
         """How long there is nothing to do where there is no work now, if nothing comes; None: for
         ever."""
-        due_s = self._batcher.due_s()
+        due_s = self._microbatcher.due_s()
         return None if due_s is None else max(0.0, due_s - self._clock())
 
     @property
@@ -84,7 +84,7 @@ class Engine:
     def add(self, request: Request) -> None:
         """Raises InvalidRequest or CapacityExceeded, and then changes nothing. A grammar that turns
         out to be none ends its request with an error; ask `Grammars.compile` before."""
-        if request.request_id in self._preparing or request.request_id in self._batcher:
+        if request.request_id in self._preparing or request.request_id in self._microbatcher:
             raise InvalidRequest("request_id", f"{request.request_id!r} is already in progress")
         grammar = request.grammar
         if grammar is not None:
@@ -100,7 +100,7 @@ class Engine:
             self._scheduler.add(request, self._clock())
             return
         self._scheduler.check(request)
-        self._batcher.add(request, self._clock())
+        self._microbatcher.add(request, self._clock())
 
     def abort(self, request_id: str, index: int | None = None) -> list[TokenEvent]:
         """End a request, or one of its sequences: one event per sequence that had not ended; the
@@ -109,7 +109,7 @@ class Engine:
         if preparing is not None:
             preparing.compiling.cancel()
             return self._ends(preparing.request, Finish(FinishReason.CANCELLED))
-        held = self._batcher.remove(request_id)
+        held = self._microbatcher.remove(request_id)
         if held is not None:
             return self._ends(held, Finish(FinishReason.CANCELLED))
         events = self._scheduler.abort(request_id, self._clock(), index)
@@ -118,7 +118,7 @@ class Engine:
 
     def step(self) -> list[TokenEvent]:
         """One step of all sequences; the tokens and ends that it brought."""
-        if self._preparing or self._batcher.num_waiting:
+        if self._preparing or self._microbatcher.num_waiting:
             self._start_batches()
             failed = self._schedule_prepared() if self._preparing else []
             if failed or not self._is_scheduled:
@@ -138,17 +138,17 @@ class Engine:
     def _start_batches(self) -> None:
         """Those whose time has come. They were checked when they came."""
         now_s = self._clock()
-        while batch := self._batcher.take(now_s):
+        while batch := self._microbatcher.take(now_s):
             for one in batch:
                 self._scheduler.add(one.request, one.arrival_s)
             wait_s = now_s - min(one.arrival_s for one in batch)
             self._started.append(BatchFacts(len(batch), wait_s))
 
     def _tell_ends(self, events: list[TokenEvent]) -> None:
-        if self._batcher.is_running:
+        if self._microbatcher.is_running:
             for event in events:
                 if event.finish is not None:
-                    self._batcher.ended(event.request_id)
+                    self._microbatcher.ended(event.request_id)
 
     def _schedule_prepared(self) -> list[TokenEvent]:
         """Hand over the requests whose grammar is compiled; the ends of those whose is none."""

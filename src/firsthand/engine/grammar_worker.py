@@ -13,11 +13,13 @@ process; most of what is too much is found by the library's own count of its wor
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from typing import Any, Protocol
 
 CPU_S = 0.8
+NICE = 5
 MAX_MEMORY_BYTES = 1 << 30
 MAX_REASON_CHARS = 300
 COMPILE_FUEL = 1_000_000  # the library's units: some 50,000 per ms
@@ -168,7 +170,9 @@ def main() -> None:
 
 
 def limit_process() -> None:
-    """Bound the memory; nothing can be written, or left as a core."""
+    """Bound the memory; nothing can be written, or left as a core; answers in progress go first."""
+    if hasattr(os, "nice"):
+        os.nice(NICE)
     try:
         import resource
     except ImportError:  # no such limits on this system

@@ -23,7 +23,7 @@ from dataclasses import field
 from firsthand.checks import check_integer, check_number
 from firsthand.errors import InvalidRequest
 from firsthand.request import Request
-from firsthand.scheduling.admission import MAX_SEQUENCES
+from firsthand.scheduling.limits import MAX_SEQUENCES
 from firsthand.values import dataclass
 
 MAX_WAIT_S = 10.0

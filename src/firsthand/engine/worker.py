@@ -136,7 +136,7 @@ class Worker:
 
     @property
     def num_requests(self) -> int:
-        """Requests taken by the thread whose end has not been told yet; for the server's health."""
+        """Requests taken by the thread whose end has not been told yet."""
         return len(self._streams)
 
     def submit(self, request: Request) -> EventStream:

@@ -22,7 +22,7 @@ from firsthand.errors import CapacityExceeded, CheckpointError, EngineError, Inv
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.report import AdapterFacts, LoadTimes, Memory
 from firsthand.request import Request, TokenEvent
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 
 MAX_FRAME_BYTES = 32 << 20
 MAX_FAULT_CHARS = 2000

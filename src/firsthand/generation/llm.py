@@ -29,7 +29,7 @@ from firsthand.compute.executor import OpTime
 from firsthand.engine.facts import StepFacts
 from firsthand.engine.grammar_process import GrammarProcess
 from firsthand.engine.worker import Worker
-from firsthand.errors import ContextLengthExceeded, InvalidRequest
+from firsthand.errors import InvalidRequest
 from firsthand.generation.assembly import assemble, max_requests
 from firsthand.generation.choice import Job
 from firsthand.generation.completion import Completion
@@ -300,19 +300,11 @@ class LLM:
 
     def _ids(self, prompt: object) -> tuple[int, ...]:
         if isinstance(prompt, str):
-            self._check_length(prompt)
+            self._loaded.tokenizer.check_length(prompt, self._loaded.limits.context_length)
             return tuple(self.tokenize(prompt))
         if isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
             return tuple(prompt)  # that they are ids is checked with their range, by the engine
         raise InvalidRequest("prompt", f"must be text or token ids, not {type(prompt).__name__}")
-
-    def _check_length(self, prompt: str) -> None:
-        """A text that can only be too long is refused before the work of tokenizing it."""
-        least, limit = self._loaded.tokenizer.min_tokens(prompt), self._loaded.limits.context_length
-        if least >= limit:
-            raise ContextLengthExceeded(
-                "prompt", f"at least {least} tokens leave no room for a new one in {limit}"
-            )
 
     def _job(
         self,

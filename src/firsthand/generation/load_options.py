@@ -18,7 +18,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.kvcache.arrays import TILE, KVLayout, KVType
 from firsthand.kvcache.paged import BLOCK_SIZE
 from firsthand.memory.budget import DEFAULT_LIMIT, share_of
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.values import dataclass
 from firsthand.weights.sources import Quantization
 

@@ -37,7 +37,7 @@ from firsthand.memory.budget import Budget
 from firsthand.models import families
 from firsthand.models.scaling import ROPE_TENSORS
 from firsthand.models.spec import ModelSpec
-from firsthand.scheduling.admission import Limits
+from firsthand.scheduling.limits import Limits
 from firsthand.text.scored_merges import no_memory
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.values import dataclass

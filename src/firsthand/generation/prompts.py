@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from firsthand.checks import check_integer
 from firsthand.config import read_environment
 from firsthand.engine.grammar_process import GrammarProcess
-from firsthand.errors import ContextLengthExceeded, InvalidRequest, TemplateError
+from firsthand.errors import InvalidRequest, TemplateError
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import read_spec, read_tokenizer
 from firsthand.generation.service_values import Prompt
@@ -114,11 +114,7 @@ class Prompts:
             raise InvalidRequest("prompt", f"must be a text, not {type(text).__name__}")
 
         def work() -> list[int]:
-            least = self._tokenizer.min_tokens(text)
-            if least >= limit:
-                raise ContextLengthExceeded(
-                    "prompt", f"at least {least} tokens leave no room for a new one in {limit}"
-                )
+            self._tokenizer.check_length(text, limit)
             return self._tokenizer.encode(text, add_bos=add_bos)
 
         token_ids = work() if len(text) <= SHORT_CHARS else await _in(self._threads, work)

@@ -49,7 +49,7 @@ from firsthand.generation.process import EngineProcess
 from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Status
 from firsthand.request import Request, TokenEvent
-from firsthand.scheduling.admission import check_fits, check_request
+from firsthand.scheduling.limits import check_fits, check_request
 from firsthand.values import dataclass
 
 LONGEST_STEPS = 4.0  # so much more than the longest step takes is no step

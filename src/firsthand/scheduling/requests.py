@@ -13,7 +13,7 @@ from __future__ import annotations
 from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
 from firsthand.request import Request
-from firsthand.scheduling.admission import Limits, max_stored_tokens
+from firsthand.scheduling.limits import Limits, max_stored_tokens
 from firsthand.scheduling.policy import CLASSES
 from firsthand.scheduling.sequence import Group, Sequence
 

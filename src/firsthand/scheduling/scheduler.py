@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Finish, FinishReason, PromptPart, Request, TokenEvent
-from firsthand.scheduling.admission import Limits, check_fits, check_request
 from firsthand.scheduling.facts import Admitted, PlanFacts
+from firsthand.scheduling.limits import Limits, check_fits, check_request
 from firsthand.scheduling.memory import BlockMemory
 from firsthand.scheduling.outcomes import fault_of
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult

@@ -19,8 +19,7 @@ from starlette.requests import Request
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object
 from firsthand.server.errors import JSON, invalid
-from firsthand.server.guard.incoming import Disconnected, IncomingLimits
-from firsthand.server.guard.incoming import read_body as read_whole
+from firsthand.server.guard.incoming import Disconnected, IncomingLimits, receive_body
 from firsthand.server.guard.refusal import Refused, client_gone
 from firsthand.server.locating import steps_to_fault, written
 from firsthand.server.message_pack import RepeatedKey, check_items
@@ -39,7 +38,7 @@ async def read_body(
     """The body as `model`. Raises Refused: 400, 413, 415. `message_pack`: taken beside JSON."""
     kind = _content_type(request, message_pack)
     try:
-        content = await read_whole(request.receive, request.scope["headers"], limits)
+        content = await receive_body(request.receive, request.scope["headers"], limits)
     except Disconnected as gone:
         raise client_gone() from gone
     parse = _parse_json if kind == JSON else _parse_message_pack

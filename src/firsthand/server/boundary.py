@@ -1,5 +1,5 @@
-"""The outermost layer: each request gets its id, no fault leaves without our body, and nothing
-that a request opened outlives it.
+"""The application's edge, within the guard: each reply has its request's id, no fault leaves
+without our body, and nothing that a request opened outlives it.
 
 Owns: `X-Request-Id` on every reply; the reply to a fault that nobody expected; its log line; the
 stack of what is closed when the request has ended, however it did.
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Boundary:
-    """Wraps the whole application."""
+    """Wraps the application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,7 +33,11 @@ class Boundary:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        request_id = state["request_id"] = choose_request_id(scope["headers"])
+        if (
+            "request_id" not in state
+        ):  # no guard has chosen it, as on the admin socket
+            state["request_id"] = choose_request_id(scope["headers"])
+        request_id = state["request_id"]
         header = (REQUEST_ID, request_id.encode("ascii"))
         started = complete = False
 

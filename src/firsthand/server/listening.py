@@ -160,6 +160,6 @@ def uvicorn_config(settings: Settings, app: Any, peers: Peers | None) -> uvicorn
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=int(settings.timeout_keep_alive),
+        timeout_keep_alive=settings.timeout_keep_alive,
         **public,
     )

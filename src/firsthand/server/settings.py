@@ -231,8 +231,8 @@ class Settings:
         float, About(Seconds(0.1, 3600), "After which a reader that takes nothing is cut.")
     ] = 30.0
     timeout_keep_alive: Annotated[
-        float, About(Seconds(1, 3600), "After which an idle connection is closed.")
-    ] = 5.0
+        int, About(Count(1, 3600), "Seconds after which an idle connection is closed.")
+    ] = 5
     max_connections: Annotated[int, About(Count(1, 1_000_000), "Open connections.")] = 8192
     # The queue
     max_num_queued_reqs: Annotated[

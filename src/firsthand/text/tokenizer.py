@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.checks import shown
-from firsthand.errors import CheckpointError, InvalidRequest
+from firsthand.errors import CheckpointError, ContextLengthExceeded, InvalidRequest
 from firsthand.text.detokenize import Detokenizer
 from firsthand.text.gguf_vocab import vocabulary_from_gguf
 from firsthand.text.markers import MarkerIndex, fold_case
@@ -146,6 +146,15 @@ class Tokenizer:
                 self._vocabulary.source,
                 f"the vocabulary has ids up to {self.vocab_size - 1}, "
                 f"but the model has {num_logits} logits",
+            )
+
+    def check_length(self, text: str, limit: int) -> None:
+        """Refuse a text that can only have `limit` ids or more, before the work of tokenizing it.
+        Raises ContextLengthExceeded."""
+        least = self.min_tokens(text)
+        if least >= limit:
+            raise ContextLengthExceeded(
+                "prompt", f"at least {least} tokens leave no room for a new one in {limit}"
             )
 
     def min_tokens(self, text: str) -> int:

@@ -19,7 +19,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Headers = Sequence[tuple[bytes, bytes]]
 
-JSON_TYPE = re.compile(rb"application/json[ \t]*(;[ \t]*charset[ \t]*=[ \t]*\"?utf-8\"?[ \t]*)?")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
 _STRUCTURE = re.compile(rb'[\[\]{}"]')
 _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -142,7 +141,7 @@ class Incoming:
         return bool(message["type"] == "http.request")
 
 
-async def read_body(receive: Receive, headers: Headers, limits: IncomingLimits) -> bytes:
+async def receive_body(receive: Receive, headers: Headers, limits: IncomingLimits) -> bytes:
     """The whole body. Raises Refused, 413 before more than the limit is held, or 408 when it is not
     there in time; Disconnected."""
     too_large = Refused(

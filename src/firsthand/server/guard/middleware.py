@@ -26,7 +26,7 @@ from firsthand.server.guard.incoming import (
     check_head,
     check_json,
     has_body,
-    read_body,
+    receive_body,
 )
 from firsthand.server.guard.refusal import CLIENT_CLOSED, Refused
 from firsthand.server.guard.replay import Claim, Recorder, fingerprint, play
@@ -51,7 +51,6 @@ GENERATING = frozenset(
         "/v1/embeddings",
         "/v1/responses",
         "/predict",
-        "/health_generate",
     }
 )
 JSON = b"application/json"
@@ -86,6 +85,7 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(choose_request_id(scope["headers"]), Caller(), self.gate.clock())
+        scope.setdefault("state", {})["request_id"] = call.request_id
         answer = Answer(send, self._headers(call))
         incoming = Incoming(receive, scope["headers"])
         try:
@@ -127,7 +127,7 @@ class Guard:
             self.gate.check(call)
         body = b""
         if has_body(headers):
-            body = await read_body(receive, headers, rules.limits)
+            body = await receive_body(receive, headers, rules.limits)
             if _header(headers, b"content-type").lower().startswith(JSON):
                 check_json(body, rules.limits.max_json_depth)
         key = self._idempotency_key(scope, generates, rules)

@@ -278,6 +278,8 @@ inline void output_rows(const LinearCall& c, int64_t p) {
   output_rest<kTileRows - 1, P>(c, row, c.rows - row, p);
 }
 
+static_assert(kPanelsTogether % kTilePanels == 0, "a thread's share is whole tiles");
+
 inline void linear(const LinearCall& c, int64_t begin, int64_t end) {
   int64_t p = begin;
   if (c.rows >= kTileRows)  // fewer wait for memory, which likes one panel after the other

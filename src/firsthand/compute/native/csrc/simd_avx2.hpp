@@ -157,7 +157,7 @@ struct Words {
     return pair;
   }
 };
-using Digits = Words;
+using Digits = Words;  // bytes are multiplied no faster than words here
 inline void transpose_8(__m256 (&x)[8]) {
   __m256 t[8], u[8];
   for (int i = 0; i < 8; i += 2) {

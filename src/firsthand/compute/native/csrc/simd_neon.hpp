@@ -159,7 +159,7 @@ struct Words {
     return vreinterpret_s16_s32(vdup_n_s32(pair));
   }
 };
-using Digits = Words;
+using Digits = Words;  // as on AVX2
 inline float sum(F32 a) {
   const float32x4_t four = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
   const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));

@@ -6,7 +6,7 @@ import pytest
 
 from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.request import Request, SamplingParams, StopRules
-from firsthand.scheduling.admission import Limits, check_request, max_stored_tokens
+from firsthand.scheduling.limits import Limits, check_request, max_stored_tokens
 
 LIMITS = Limits(vocab_size=10, context_length=64, max_sequences=2, max_step_tokens=8)
 
