@@ -50,7 +50,7 @@ from firsthand.request import (
     TokenEvent,
     TokenScore,
 )
-from firsthand.scheduling.facts import Admitted, PlanFacts
+from firsthand.scheduling.facts import Admitted, PlanFacts, Preempted
 from firsthand.scheduling.limits import Limits
 
 REQUEST = Request(
@@ -84,7 +84,8 @@ EVENTS = (
 )
 FACTS = StepFacts(
     1.0, ("a", "b"), (5, 1), 2, 1, 3, 4, 5, 0.1, 0.2, 0.3, 0.4, 0.5, "bad", (0, 1, 2), (1, 0, 0),
-    6, 7, PlanFacts((Admitted("a", 0, 0.5, 16, True),), 1, 2, 3, (1, 2, 3)),
+    6, 7,
+    PlanFacts((Admitted("a", 0, 0.5, 16, True, 4),), (Preempted("b", 1, 2, 30),), 2, 3, (1, 2, 3)),
 )  # fmt: skip
 ENGINE = EngineFacts(
     Limits(100, 50, 4, 8),

@@ -34,14 +34,15 @@ from firsthand.observe.labels import OUTCOMES
 from firsthand.observe.log_events import LogEvents
 from firsthand.observe.metrics import Metrics
 from firsthand.request import FinishReason
-from firsthand.scheduling.facts import PlanFacts
+from firsthand.scheduling.facts import PlanFacts, Preempted
+from firsthand.server.configured import Configured
 from firsthand.server.guard.call import Call, Caller
 from firsthand.server.guard.queue import Bounds
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import Work
 from firsthand.server.model_entries import ModelEntry
 from firsthand.server.running import Serving, around, assemble
-from firsthand.server.settings import Configured, Settings
+from firsthand.server.settings import Settings
 from tests.server.fakes import FakeService, registry_of
 
 KEY = "test-key-0123456789"
@@ -75,7 +76,9 @@ class BusyService(FakeService):
 
 def step(**more: Any) -> StepFacts:
     """A step of 5 tokens in two sequences, one of which is drawn for."""
-    plan = PlanFacts(num_preempted=1, num_recomputed=2, served_by_class=(1, 3, 1))
+    plan = PlanFacts(
+        preempted=(Preempted("a", 0, 1, 9),), num_recomputed=2, served_by_class=(1, 3, 1)
+    )
     values: dict[str, Any] = {
         "started_s": 0.0,
         "request_ids": ("a", "b"),

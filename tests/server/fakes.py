@@ -32,7 +32,16 @@ from firsthand.generation.service import (
     StreamUsage,
 )
 from firsthand.memory.budget import Limit
-from firsthand.request import Finish, FinishReason, Grammar, Usage
+from firsthand.request import (
+    Finish,
+    FinishReason,
+    Grammar,
+    Request,
+    SamplingParams,
+    StopRules,
+    TokenEvent,
+    Usage,
+)
 from firsthand.text.templates import check_messages
 
 CONTEXT = 512
@@ -80,9 +89,15 @@ class FakeStream(AsyncTextStream):
         self._prompt = prompt
         self._logprobs = logprobs
         self._chunks = self._make(n)
+        self._n = n
         self.num_tokens = 0
         self.is_closed = self.is_aborted = False
         self.has_ended = False
+
+    @property
+    def request(self) -> Request:
+        stop = StopRules(max(1, len(self._script.pieces)))
+        return Request("request-1", self._prompt.token_ids, SamplingParams(), stop, 0, self._n)
 
     @property
     def request_id(self) -> str:
@@ -187,6 +202,9 @@ class FakeService(Service):
 
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
         return lambda: None
+
+    def listen_events(self, listener: Callable[[tuple[TokenEvent, ...]], None]) -> None:
+        pass
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from firsthand.server.configured import Configured
 from firsthand.server.listening import bind, listener_of, uvicorn_config
 from firsthand.server.model_entries import ModelEntry
 from firsthand.server.running import Serving, around, assemble
-from firsthand.server.settings import Configured, Settings
+from firsthand.server.settings import Settings
 from firsthand.server.starting import run
 from tests.server.fakes import FakeService, Script, registry_of
 

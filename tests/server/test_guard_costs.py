@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from firsthand.errors import ContextLengthExceeded
-from firsthand.server.settings import Configured
+from firsthand.server.configured import Configured
 from firsthand.server.wire.chat import ChatBody
 from tests.server.guarded import AUTH, CHAT, Guarded, guarded, statuses
 from tests.server.test_guard_http import PATH, error

@@ -20,7 +20,7 @@ from firsthand.server.house import House
 from tests.server.fakes import FakeService
 from tests.server.guarded import AUTH, Guarded, guarded, statuses
 
-ADMIN = ("drain", "reload", "sleep", "wake_up", "ps", "loglevel")
+ADMIN = ("drain", "reload", "sleep", "wake_up", "ps", "loglevel", "requests", "request")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 

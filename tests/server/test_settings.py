@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from firsthand.errors import InvalidRequest
+from firsthand.server.configured import Configured, changed
 from firsthand.server.profiles import PROFILES
 from firsthand.server.rules import load_options, registry_entries
 from firsthand.server.setting_sources import read_settings
-from firsthand.server.settings import SETTINGS, Configured, Settings, changed
+from firsthand.server.settings import SETTINGS, Settings
 
 VLLM = {
     "--host", "--port", "--uds", "--api-key", "--served-model-name", "--quantization",

@@ -38,7 +38,7 @@ class Client:
     scheme: str
     host: str
     port: int
-    path: str  # to which `/models` and the like are added
+    path: str  # to which `/models` and the like are added; it ends with /v1
     api_key: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
@@ -48,17 +48,27 @@ class Client:
     def models(self) -> list[dict[str, Any]]:
         """The cards of what is there. Raises FirsthandError."""
         with closing(self._connect()) as connection:
-            found = _read_json(self, self._ask(connection, "GET", "/models", None))
+            found = _read_json(self, self._ask(connection, "GET", f"{self.path}/models", None))
         cards = found.get("data") if isinstance(found, dict) else None
         if not isinstance(cards, list) or not all(isinstance(card, dict) for card in cards):
             raise EngineUnavailable(f"{self}: is no server of OpenAI's API: it lists no models")
         return [card for card in cards if isinstance(card.get("id"), str)]
 
+    def own(self, path: str) -> dict[str, Any]:
+        """What one of Firsthand's own routes says. Raises FirsthandError."""
+        with closing(self._connect()) as connection:
+            found = _read_json(
+                self, self._ask(connection, "GET", self.path.removesuffix("/v1") + path, None)
+            )
+        if not isinstance(found, dict):
+            raise EngineUnavailable(f"{self}: says what is no JSON object")
+        return found
+
     def chat(self, body: Mapping[str, Any]) -> Generator[Piece]:
         """An answer as it comes; closing it ends the request, there too. Raises FirsthandError."""
         with closing(self._connect()) as connection:
             sent = {**body, "stream": True}
-            response = self._ask(connection, "POST", "/chat/completions", sent)
+            response = self._ask(connection, "POST", f"{self.path}/chat/completions", sent)
             yield from self._pieces(response)
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -86,7 +96,7 @@ class Client:
         try:
             connection.connect()
             connection.sock.settimeout(SILENCE_S)
-            connection.request(method, self.path + path, content, headers)
+            connection.request(method, path, content, headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise EngineUnavailable(f"{self}: {_why(error)}") from None

@@ -5,7 +5,8 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
-`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`, `alerts.py`.
+`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`, `alerts.py`,
+`requests.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from firsthand.cli import (
     models,
     quantize,
     remote,
+    replay,
+    requests,
     serve,
     verify,
 )
@@ -134,10 +137,12 @@ def build_app() -> typer.Typer:
     app.add_typer(_plan(), name="plan")
     app.add_typer(_bench(), name="bench")
     app.command("ps", cls=Command)(flat(remote.ps))
+    app.command("replay", cls=Command)(flat(replay.replay))
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
     app.add_typer(_config(), name="config")
     app.add_typer(_data(), name="data")
     app.add_typer(_alerts(), name="alerts")
+    app.add_typer(_requests(), name="requests")
     return app
 
 
@@ -195,6 +200,11 @@ def _alerts() -> typer.Typer:
         "review": flat(alerts.review),
     }
     return _group("The alerts of a server.", commands)
+
+
+def _requests() -> typer.Typer:
+    commands = {"ls": flat(requests.ls), "show": flat(requests.show)}
+    return _group("The last requests of a server, as its flight recorder has them.", commands)
 
 
 def _group(text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:

@@ -15,7 +15,7 @@ from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Prompt, StreamUsage
 from firsthand.generation.texts import Texts
-from firsthand.request import Finish
+from firsthand.request import Finish, Request
 
 
 class AsyncTextStream:
@@ -37,6 +37,11 @@ class AsyncTextStream:
         loop = asyncio.get_running_loop()
         self._abandon = weakref.finalize(self, _close_on, loop, events)
         self._abandon.atexit = False
+
+    @property
+    def request(self) -> Request:
+        """As the engine has it."""
+        return self._events.request
 
     @property
     def request_id(self) -> str:

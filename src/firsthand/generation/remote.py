@@ -98,8 +98,8 @@ def is_hung(silent_s: float, used_s: float | None, longest: StepCost, limit_s: f
 class Remote:
     """An engine in a process of its own. `start`, then `submit`; `stop` may be followed by `start`.
 
-    `on_step` gets each step's facts before its events are delivered, `on_end` each request that
-    has ended (or was lost).
+    `on_step` gets each step's facts, then `on_events` its events, before those are delivered;
+    `on_end` gets each request that has ended (or was lost).
     """
 
     def __init__(
@@ -109,12 +109,14 @@ class Remote:
         max_requests: int,
         on_step: Callable[[StepFacts], None],
         on_end: Callable[[Request], None],
+        on_events: Callable[[tuple[TokenEvent, ...]], None] = lambda events: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._load = load
         self._watch = watch
         self._max_requests = max_requests
         self._on_step, self._on_end = on_step, on_end
+        self._on_events = on_events
         self._clock = clock
         self._process: EngineProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -341,6 +343,7 @@ class Remote:
             if step_ms > self._longest.ms:
                 self._longest = self._longest._replace(ms=step_ms)
             self._on_step(facts)
+        self._on_events(events)
         streams = self._streams
         for event in events:
             stream = streams[event.request_id]

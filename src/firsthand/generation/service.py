@@ -57,7 +57,7 @@ from firsthand.generation.service_values import (
 )
 from firsthand.generation.texts import Texts
 from firsthand.generation.traffic import Traffic
-from firsthand.request import Grammar, Request
+from firsthand.request import Grammar, Request, TokenEvent
 
 __all__ = [
     "AsyncTextStream",
@@ -85,12 +85,14 @@ class Service:
         self._ledger = StepLedger(capacity=2 * options.max_requests)
         self._traffic = Traffic(self._clock)
         self._step_listeners: tuple[Callable[[StepFacts], None], ...] = ()
+        self._event_listeners: tuple[Callable[[tuple[TokenEvent, ...]], None], ...] = ()
         self._remote = Remote(
             LoadModel(str(options.model), options.load),
             Watch(hang_s=max(options.hang_s, COMPILE_S if options.load.compile else 0.0)),
             options.max_requests,
             on_step=self._on_step,
             on_end=self._traffic.ended,
+            on_events=self._on_events,
             clock=self._clock,
         )
         self._numbers = count()
@@ -214,6 +216,10 @@ class Service:
             self._step_listeners = tuple(x for x in self._step_listeners if x is not listener)
 
         return end
+
+    def listen_events(self, listener: Callable[[tuple[TokenEvent, ...]], None]) -> None:
+        """As `listen`, for good: the events of each step, right after its facts."""
+        self._event_listeners = (*self._event_listeners, listener)
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         """A text prompt. `add_bos` None is the model's own rule. Long texts do not hold the loop.
@@ -361,3 +367,7 @@ class Service:
         self._traffic.stepped(facts)
         for listener in self._step_listeners:
             listener(facts)
+
+    def _on_events(self, events: tuple[TokenEvent, ...]) -> None:
+        for listener in self._event_listeners:
+            listener(events)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from firsthand.checks import check_integer
+from firsthand.chrome_trace import document, span, tracks
 from firsthand.compute.executor import CallTime, OpTime, ProfiledStep, Profiles
 from firsthand.generation.llm import LLM
 from firsthand.measure.bounds import op_bound_ms, reached_rates
@@ -145,40 +146,25 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
     """
     if profile.library_trace is not None:
         return {**profile.library_trace, "otherData": profile.machine.to_dict()}
-    names = [
-        {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "firsthand"}},
-        {
-            "name": "thread_name",
-            "ph": "M",
-            "pid": 1,
-            "tid": 1,
-            "args": {"name": f"{profile.step} step on {profile.threads} threads"},
-        },
-    ]
+    track = f"{profile.step} step on {profile.threads} threads"
     events = [
-        {
-            "name": label_of(one.op),
-            "cat": one.op.name,
-            "ph": "X",
-            "ts": one.start_ms * 1e3,
-            "dur": one.op.ms * 1e3,
-            "pid": 1,
-            "tid": 1,
-            "args": {
+        span(
+            label_of(one.op),
+            one.op.name,
+            1,
+            one.start_ms,
+            one.op.ms,
+            {
                 "detail": one.op.detail,
                 "shape": list(one.op.shape),
                 "num_bytes": one.op.num_bytes,
                 "num_macs": one.op.num_macs,
                 "limit_share": one.limit_share,
             },
-        }
+        )
         for one in profile.operators
     ]
-    return {
-        "displayTimeUnit": "ms",
-        "otherData": profile.machine.to_dict(),
-        "traceEvents": [*names, *events],
-    }
+    return document([*tracks("firsthand", [track]), *events], profile.machine.to_dict())
 
 
 def _group(label: str, alike: Sequence[OpTime], machine: MachineLimits) -> Group:

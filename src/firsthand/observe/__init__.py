@@ -15,7 +15,9 @@ Read next: `catalogue.py`.
 | `alert_settings.py` `alerts.py` `alert_cases.py` `proving.py` | limits, rules, series, the trial |
 | `routing.py` `received.py` `asking.py` `review.py` | who is told of an alert; what came of it |
 | `dashboards.py` `metrics_page.py` `exports.py` `yaml_text.py` | the files made of all that |
+| `recorder.py` `records.py` `step_ring.py` | the flight recorder: what happened to each request |
+| `record_views.py` `record_trace.py` `kept_failures.py` | a record told, drawn, kept in a file |
 
-What else watches comes into this room too: log records and their fields, traces, the flight
-recorder, the ranking of causes. A fact is measured once, below; here it is only given a form.
+What else watches comes into this room too, as the ranking of causes. A fact is measured once,
+below; here it is only given a form.
 """

@@ -1,6 +1,6 @@
 """What a plan did, as values: for whoever reports it.
 
-Owns: `PlanFacts` and `Admitted`. May not know: who listens, what a step costs.
+Owns: `PlanFacts`, `Admitted` and `Preempted`. May not know: who listens, what a step costs.
 Read next: `scheduler.py`, which makes one per plan; `engine/facts.py`, which holds it.
 """
 
@@ -14,6 +14,7 @@ class Admitted:
     """A sequence that began to run in a step, or came back after an eviction (`resumed`).
 
     `num_cached_tokens` of its known tokens were found computed. `waited_s` is since its arrival.
+    It holds `num_blocks` from here on, those that it shares included.
     """
 
     request_id: str
@@ -21,6 +22,17 @@ class Admitted:
     waited_s: float
     num_cached_tokens: int
     resumed: bool = False
+    num_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A sequence that went back to the queue; it gave up its blocks, and what was computed."""
+
+    request_id: str
+    index: int
+    num_blocks: int
+    num_computed_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +44,14 @@ class PlanFacts:
     """
 
     admitted: tuple[Admitted, ...] = ()
-    num_preempted: int = 0
+    preempted: tuple[Preempted, ...] = ()
     num_recomputed: int = 0
     num_copies: int = 0
     served_by_class: tuple[int, ...] = ()
+
+    @property
+    def num_preempted(self) -> int:
+        return len(self.preempted)
 
     @property
     def num_prefix_hit_tokens(self) -> int:

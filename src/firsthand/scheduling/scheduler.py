@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Finish, FinishReason, PromptPart, Request, TokenEvent
-from firsthand.scheduling.facts import Admitted, PlanFacts
+from firsthand.scheduling.facts import Admitted, PlanFacts, Preempted
 from firsthand.scheduling.limits import Limits, check_fits, check_request
 from firsthand.scheduling.memory import BlockMemory
 from firsthand.scheduling.outcomes import fault_of
@@ -68,7 +68,7 @@ class Scheduler:
         self._unfit_id: int | None = None  # the first that found no room in the last plan
         self._ended: list[TokenEvent] = []  # in a plan; its commit tells of them
         self._admitted: list[Admitted] = []
-        self._num_preempted = 0
+        self._preempted: list[Preempted] = []
         self._last_plan = PlanFacts()
 
     @property
@@ -160,7 +160,7 @@ class Scheduler:
         plan = StepPlan(tuple(slices), self._tables.take_copies())
         self._last_plan = PlanFacts(
             admitted=tuple(self._admitted),
-            num_preempted=self._num_preempted,
+            preempted=tuple(self._preempted),
             num_recomputed=self._running.num_recomputed - num_recomputed,
             num_copies=len(plan.copies),
             served_by_class=served,
@@ -224,7 +224,7 @@ class Scheduler:
         self._requests.check(running.keys() | waiting.keys())
 
     def _begin(self, now_s: float) -> None:
-        self._admitted, self._num_preempted = [], 0
+        self._admitted, self._preempted = [], []
         for sequence in self._requests.expired(now_s):
             self._ended.append(self._finish(sequence, FinishReason.DEADLINE, now_s))
         self._queue.begin_step(len(self._running.sequences))
@@ -234,7 +234,7 @@ class Scheduler:
         """Blocks for what runs; and a place for one of a class that is owed, if another lives on
         lent ones. Gives the first class that admits nobody in this step."""
         self._running.grow(self._evict)
-        if self._num_preempted:
+        if self._preempted:
             return NOBODY
         is_owed = any(self._borrows) and any(credit > 0 for credit in self._credits)
         if not is_owed or not self._running.evictions_are_cheap:
@@ -273,7 +273,7 @@ class Scheduler:
             elif self._admit(sequence, now_s):
                 door.passed(sequence)
                 budget -= 1
-                if self._num_preempted:
+                if self._preempted:
                     door.close()
             else:
                 door.refuse(sequence)
@@ -353,17 +353,19 @@ class Scheduler:
                 sequence.index,
                 now_s - sequence.arrival_s,
                 sequence.num_computed,
-                resumed=sequence.num_preemptions > 0,
+                sequence.num_preemptions > 0,
+                len(sequence.block_ids),
             )
         )
         return True
 
     def _evict(self, sequence: Sequence) -> None:
         """Back to the queue: it gives up its blocks for one that goes before it."""
+        request_id, num_blocks = sequence.request.request_id, len(sequence.block_ids)
         self._running.evict(sequence)
         self._queue.left(sequence)
         self._queue.add(sequence)
-        self._num_preempted += 1
+        self._preempted.append(Preempted(request_id, sequence.index, num_blocks, sequence.num_lost))
 
     def _finish(
         self,

@@ -7,6 +7,7 @@ Read next: `verbs.py`, which carries them out.
     curl --unix-socket PATH -X POST http://localhost/firsthand/admin/drain
     … /firsthand/admin/reload   /sleep?model=NAME   /wake_up?model=NAME   /ps
     … /firsthand/admin/loglevel?level=debug
+    … /firsthand/admin/requests?limit=20   /request?id=ID
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Answers:
         submitted: Sequence[Submitted],
         n: int,
         request_id: str,
-        on_finish: Callable[[Completion], None],
+        on_finish: Callable[[str, Completion], None],
     ) -> None:
         self._submitted = submitted
         self._n = n
@@ -68,10 +68,11 @@ class Answers:
         try:
             async with aclosing(source):
                 async for index, chunk in source:
+                    one = self._submitted[index // self._n]
                     if chunk.completion is not None:
-                        self._submitted[index // self._n].ticket.finished(chunk.completion)
-                        self._on_finish(chunk.completion)
-                    failure = self._failure(self._submitted[index // self._n], chunk.completion)
+                        one.ticket.finished(chunk.completion)
+                        self._on_finish(one.stream.request_id, chunk.completion)
+                    failure = self._failure(one, chunk.completion)
                     yield index, chunk if failure is None else replace(chunk, completion=None)
                     if failure is not None:
                         raise failure

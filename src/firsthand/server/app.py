@@ -24,6 +24,7 @@ from firsthand.server.routes.embeddings import embeddings_router
 from firsthand.server.routes.models import models_router
 from firsthand.server.routes.operations import operations_router
 from firsthand.server.routes.predict import predict_router
+from firsthand.server.routes.requests import requests_router
 from firsthand.server.routes.responses import responses_router
 from firsthand.server.routes.tokens import tokens_router
 from firsthand.server.sse import Unwound
@@ -47,6 +48,7 @@ def build_app(house: House) -> ASGIApp:
     house.metrics.built(house.version)
     for service in house.models:
         house.metrics.follow(service)
+        house.recorder.follow(service)
     return Boundary(Counting(Unwound(routes), house.metrics))
 
 
@@ -77,6 +79,7 @@ def build_routes(house: House) -> FastAPI:
         predict_router(house),
         tokens_router(house),
         operations_router(house),
+        requests_router(house),
         documents_router(described),
     ):
         app.router.routes.extend(router.routes)  # flat: one table, one look-up

@@ -33,9 +33,7 @@ class Boundary:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        if (
-            "request_id" not in state
-        ):  # no guard has chosen it, as on the admin socket
+        if "request_id" not in state:  # no guard has chosen it, as on the admin socket
             state["request_id"] = choose_request_id(scope["headers"])
         request_id = state["request_id"]
         header = (REQUEST_ID, request_id.encode("ascii"))

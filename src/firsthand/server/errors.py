@@ -35,6 +35,7 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
+from firsthand.server.guard.call import call_of
 from firsthand.server.guard.refusal import KINDS, Refused, draining, error_body
 from firsthand.server.headers import note_outcome, request_id_of
 from firsthand.server.locating import steps_in, written
@@ -130,6 +131,8 @@ def reply_and_log(fault: Exception, scope: Scope) -> ErrorReply:
     request_id = request_id_of(scope)
     reply = reply_for(fault, request_id)
     note_outcome(scope, ending_of(fault), reply.status)
+    if reply.status >= 500:
+        call_of(scope).cause = f"{type(fault).__name__}: {fault}"
     planned = isinstance(fault, EngineClosed | EngineSlept)
     if isinstance(fault, EngineUnavailable) and not planned:
         _LOG.warning("request %s: %s", request_id, fault)

@@ -7,13 +7,16 @@ Read next: `app.py`, which builds the routes around it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 
 from starlette.requests import Request
 
 from firsthand.generation.service import Service
 from firsthand.observe.metrics import Metrics
+from firsthand.observe.recorder import Recorder
 from firsthand.server.asking import Admission, OpenDoor
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.incoming import IncomingLimits
@@ -24,6 +27,7 @@ from firsthand.text.tool_calls import ToolFormat
 from firsthand.values import dataclass
 
 MAX_NAME_CHARS = 80
+LEAST_RECORDER = 256 << 10  # bytes
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 
 
@@ -34,7 +38,7 @@ class House:
     tell; `reasoning_fields` are the names under which reasoning is given out; `pooling` is how a
     text becomes a vector. `entrance` None: the engines are there, and stay. `adapters` are
     those of the names that call for an adapter of their service, with the model that it belongs
-    to."""
+    to. `failures` is where records of failed requests are kept; None: nowhere."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -48,6 +52,8 @@ class House:
     entrance: Entrance | None = None
     pooling: str = "last"
     adapters: Mapping[str, str] = field(default_factory=dict)
+    recorder: Recorder = field(default_factory=lambda: Recorder(LEAST_RECORDER, time.perf_counter))
+    failures: Path | None = None
 
     @property
     def models(self) -> list[Service]:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from firsthand.observe.records import Record
 from firsthand.server.guard.access import FREE, METRICS, route_path
 from firsthand.server.guard.call import Call
 
@@ -63,8 +64,11 @@ def tell(event: str, message: str, level: int = logging.INFO, **facts: Any) -> N
     EVENTS.log(level, message, extra={_FACTS: {"event": event, **facts}})
 
 
-def tell_request(call: Call, scope: Mapping[str, Any], status: int, now: float) -> None:
-    """The one line of a request, when it has ended: numbers and names only."""
+def tell_request(
+    call: Call, scope: Mapping[str, Any], status: int, now: float, record: Record | None = None
+) -> None:
+    """The one line of a request, when it has ended: numbers and names only. Of one that failed
+    it has where the time went."""
     facts: dict[str, Any] = {
         "event": "request",
         "request_id": call.request_id,
@@ -80,13 +84,27 @@ def tell_request(call: Call, scope: Mapping[str, Any], status: int, now: float) 
         "queue_ms": _ms(call.queue_ms),
         "ttft_ms": _ms(call.ttft_ms),
         "e2e_ms": _ms((now - call.arrived_s) * 1e3),
+        "itl_ms_p50": _ms(call.itl_ms_p50),
+        "batch_max": call.batch_max,
+        "preemptions": call.preemptions,
         "priority": call.priority,
         "key_id": call.caller.key_id or None,
         "replayed": call.replayed or None,
-        "error": None if call.error_code is None else {"code": call.error_code},
+        "error": _error(call),
+        "stages": None if record is None or status < 500 else _stages(record, now),
     }
     shown = {name: value for name, value in facts.items() if value is not None}
     REQUESTS.log(_level(scope, status), "request", extra={_FACTS: shown})
+
+
+def _error(call: Call) -> dict[str, Any] | None:
+    """Of a fault, its class too; never its text, which may quote a request."""
+    told = {"code": call.error_code, "type": (call.cause or "").partition(":")[0] or None}
+    return {name: value for name, value in told.items() if value is not None} or None
+
+
+def _stages(record: Record, now: float) -> dict[str, float]:
+    return {one.name: round(one.ms, 3) for one in record.stages(now)}
 
 
 def _level(scope: Mapping[str, Any], status: int) -> int:

@@ -30,6 +30,7 @@ from starlette.middleware.cors import CORSMiddleware
 from firsthand.errors import FirsthandError
 from firsthand.generation.member import Member
 from firsthand.generation.registry import Registry
+from firsthand.generation.service import Service
 from firsthand.memory.machine import used_share
 from firsthand.observe.gpus import find_gpus
 from firsthand.observe.loaded_models import LoadedModels
@@ -37,6 +38,8 @@ from firsthand.observe.log_events import LogEvents
 from firsthand.observe.metrics import Metrics
 from firsthand.server.admin import AdminApp
 from firsthand.server.app import build_app
+from firsthand.server.configured import Configured, changed
+from firsthand.server.ending import Ends, ends_of
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.admission import GateAdmission
 from firsthand.server.guard.connection import Peers
@@ -54,10 +57,10 @@ from firsthand.server.listening import (
     remove_sockets,
     uvicorn_config,
 )
-from firsthand.server.logs import set_level, tell, tell_request
+from firsthand.server.logs import set_level, tell
 from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
 from firsthand.server.selfcheck import SelfAnswer, SelfCheck
-from firsthand.server.settings import MAX_BODY_BYTES, Configured, Settings, changed
+from firsthand.server.settings import MAX_BODY_BYTES, Settings
 from firsthand.server.sse import StreamSettings
 from firsthand.server.verbs import Verbs
 from firsthand.text.tool_calls import FORMAT_NAMES
@@ -83,6 +86,7 @@ class Serving:
     peers: Peers
     stopping: asyncio.Event
     metrics: Metrics
+    ends: Ends
 
     @property
     def settings(self) -> Settings:
@@ -212,7 +216,9 @@ async def serve_until_end(
     servers = [(public, listeners)]
     if admin is not None:
         drain = partial(running.begin_drain, "admin")
-        verbs = Verbs(running.registry, running.gate.clock, drain, running.reload)
+        verbs = Verbs(
+            running.registry, running.ends.recorder, running.gate.clock, drain, running.reload
+        )
         app = AdminApp(verbs.table())
         servers.append(
             (listener_of(uvicorn_config(settings, app, None), settings.receive_timeout), [admin])
@@ -245,13 +251,9 @@ def assemble(
     )
     gate.door = lifecycle.door
     gate.listen = _tell_level
-    services = {member.name: member.service for member in members}
-    services |= dict.fromkeys(settings.served_model_name, members[0].service)
-    adapters = {
-        name: member.name for member in members for name in member.entry.service.load.lora or ()
-    }
-    services |= {name: registry.member(model).service for name, model in adapters.items()}
+    services, adapters = _by_name(registry, settings)
     metrics = Metrics(vllm=settings.vllm_metrics)
+    ends = ends_of(settings, clock)
     house = House(
         services,
         metrics,
@@ -266,6 +268,8 @@ def assemble(
         else (settings.reasoning_field,),
         entrance=Entrance(registry, selfchecks, gate),
         adapters=adapters,
+        recorder=ends.recorder,
+        failures=ends.failures.folder,
     )
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))
@@ -274,7 +278,7 @@ def assemble(
         gate,
         rules,
         Replies(settings.idempotency_ttl, max_bytes=settings.idempotency_memory),
-        tell_request,
+        ends,
         lambda: lifecycle.draining,
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
@@ -283,11 +287,25 @@ def assemble(
     for collector in (own, LoadedModels(registry), *((gpus,) if gpus else ())):
         metrics.registry.register(collector)
     running.append(
-        Serving(configured, reread, registry, gate, guard, lifecycle, peers, stopping, metrics)
+        Serving(
+            configured, reread, registry, gate, guard, lifecycle, peers, stopping, metrics, ends
+        )
     )
     running[0].set_bounds()
     registry.listen = running[0].on_model
     return running[0]
+
+
+def _by_name(registry: Registry, settings: Settings) -> tuple[dict[str, Service], dict[str, str]]:
+    """Whom each name stands for; and of those that are adapters', the model."""
+    members = registry.members
+    services = {member.name: member.service for member in members}
+    services |= dict.fromkeys(settings.served_model_name, members[0].service)
+    adapters = {
+        name: member.name for member in members for name in member.entry.service.load.lora or ()
+    }
+    services |= {name: registry.member(model).service for name, model in adapters.items()}
+    return services, adapters
 
 
 def _selfcheck(member: Member, clock: Callable[[], float], settings: Settings) -> SelfCheck:
@@ -336,6 +354,7 @@ async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
         async with asyncio.timeout(FAREWELL_S):
             while running.gate.num_open or any(c.cycle_is_open for c in running.peers.connections):
                 await asyncio.sleep(0.01)
+    await asyncio.to_thread(running.ends.close)
     tell("stopped", f"ended; {len(cut)} requests were cut", num_cut=len(cut))
     return INTERRUPTED if running.lifecycle.patience_ended else 0
 
@@ -345,6 +364,8 @@ async def _check_self(running: Serving, member: Member, ready: asyncio.Future[No
     selfcheck, options = running.lifecycle.selfchecks[member.name], member.entry.service
     await selfcheck.look_up(str(options.model), options.load)
     await asyncio.wait((ready,))
+    if running.settings.record_content:
+        await running.ends.know_what_made(member)
     await selfcheck.run()
 
 

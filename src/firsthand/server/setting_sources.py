@@ -20,8 +20,9 @@ from typing import Any
 
 from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
+from firsthand.server.configured import Configured
 from firsthand.server.profiles import PROFILES
-from firsthand.server.settings import PREFIX, SETTINGS, Configured, Setting, Settings
+from firsthand.server.settings import PREFIX, SETTINGS, Setting, Settings
 
 MAX_FILE_BYTES = 1 << 20
 _NOT_OURS = re.compile(r"(tcp|udp|sctp)://")  # what an orchestrator puts into NAME_PORT

@@ -3,7 +3,8 @@
 Owns: names, defaults, units, limits and checks across settings; which settings may change while the
 server runs.
 May not know: what a setting does, where a value comes from.
-Read next: `setting_kinds.py` (the forms of a value), `setting_sources.py`; `cli/serve.py`.
+Read next: `setting_kinds.py` (the forms of a value), `setting_sources.py`, `configured.py`;
+`cli/serve.py`.
 
 A setting `max_num_seqs` is the flag `--max-num-seqs`, the variable `FIRSTHAND_MAX_NUM_SEQS` and the
 key `max-num-seqs` of the TOML file (`_` will do for `-`). Names are vLLM's where it has one for the
@@ -13,7 +14,7 @@ same thing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -37,7 +38,6 @@ from firsthand.text.tool_calls import FORMAT_NAMES
 from firsthand.values import dataclass
 
 PREFIX = "FIRSTHAND_"
-SECRET = "(hidden)"
 MAX_BODY_BYTES = 1 << 30
 
 # What a model may have of its own; `device` and the like are otherwise those of all.
@@ -285,6 +285,12 @@ class Settings:
     record_golden: Annotated[
         bool, About(Switch(), "Record this model's golden tokens, and end.")
     ] = False
+    recorder_memory: Annotated[
+        int, About(Bytes(64 << 10, 1 << 40), "For the records of the last requests and steps.")
+    ] = 16 << 20
+    record_content: Annotated[
+        bool, About(Switch(), "Keep the token ids of requests too, so that one can be replayed.")
+    ] = False
     log_level: Annotated[
         str, About(Choice("debug", "info", "warning", "error"), "What is logged.", reloads=True)
     ] = "info"
@@ -345,51 +351,3 @@ def _rows() -> Iterator[Setting]:
 
 
 SETTINGS: tuple[Setting, ...] = tuple(_rows())
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """Settings, and where each came from: a flag, a variable, a file, or `default`."""
-
-    settings: Settings
-    origins: Mapping[str, str]
-
-    def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Name, value, origin; secrets are hidden."""
-        for setting in SETTINGS:
-            value = getattr(self.settings, setting.name)
-            hidden = setting.about.secret and value
-            yield (
-                setting.name,
-                SECRET if hidden else setting.about.kind.show(value),
-                self._origin(setting),
-            )
-            if setting.name == "model":
-                for name, shown in self._of_models():
-                    yield name, shown, self._origin(setting)
-
-    def _of_models(self) -> Iterator[tuple[str, str]]:
-        """What a [[model]] table says beside the path."""
-        kinds = {setting.name: setting.about.kind for setting in SETTINGS}
-        for at, entry in enumerate(self.settings.model):
-            where = f"model[{at}]"
-            said = [("path", entry.path), ("name", entry.name), ("load", entry.load)]
-            said += [("pinned", "true")] if entry.pinned else []
-            own = self.settings.of_model(entry)
-            said += [(name, kinds[name].show(getattr(own, name))) for name, _ in entry.options]
-            if any(value for _, value in said[1:]):
-                yield from ((f"{where}.{name}", value) for name, value in said if value)
-
-    def _origin(self, setting: Setting) -> str:
-        return self.origins.get(setting.name, "default")
-
-
-def changed(before: Settings, after: Settings) -> tuple[list[str], list[str]]:
-    """Names of settings that differ: those that a reload brings into effect, and the others."""
-    differ = [
-        setting
-        for setting in SETTINGS
-        if getattr(before, setting.name) != getattr(after, setting.name)
-    ]
-    live = [setting.name for setting in differ if setting.about.reloads]
-    return live, [setting.name for setting in differ if not setting.about.reloads]

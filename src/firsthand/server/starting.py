@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from firsthand.errors import FirsthandError
 from firsthand.generation.registry import Registry
+from firsthand.server.configured import Configured
 from firsthand.server.listening import (
     bind,
     bind_admin,
@@ -30,7 +31,6 @@ from firsthand.server.listening import (
 )
 from firsthand.server.logs import tell
 from firsthand.server.rules import keys_of, registry_entries, stays_of
-from firsthand.server.settings import Configured
 
 T = TypeVar("T")
 

@@ -4,20 +4,25 @@ Owns: each verb, and its answer.
 May not know: the socket they come by (`admin.py`).
 Read next: `admin.py`, `running.py`.
 
-`sleep`, `wake_up` and `ps` take `model=NAME`; without it they mean all models.
+`sleep`, `wake_up` and `ps` take `model=NAME`; without it they mean all models. `requests` and
+`request` show those of all keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from firsthand.errors import InvalidRequest
 from firsthand.generation.member import Member
 from firsthand.generation.registry import Registry
+from firsthand.observe.record_views import summary
+from firsthand.observe.recorder import Recorder
 from firsthand.server.admin import Verb
 from firsthand.server.entrance import describe
 from firsthand.server.logs import LEVELS, set_level
+from firsthand.server.routes.requests import limit_of, told_of
 from firsthand.values import dataclass
 
 
@@ -26,13 +31,17 @@ class Verbs:
     """`begin_drain` gives the number of requests that are open."""
 
     registry: Registry
+    recorder: Recorder
     clock: Callable[[], float]
     begin_drain: Callable[[], int]
     reload_settings: Callable[[], dict[str, Any]]
 
     def table(self) -> dict[str, Verb]:
         """Each by its name."""
-        found = (self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel)
+        found = (
+            *(self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel),
+            *(self.requests, self.request),
+        )
         return {verb.__name__: verb for verb in found}
 
     async def drain(self) -> dict[str, Any]:
@@ -65,6 +74,13 @@ class Verbs:
             raise InvalidRequest("level", f"is one of {', '.join(LEVELS)}")
         set_level(level)
         return {"level": level}
+
+    async def requests(self, limit: str | None = None) -> dict[str, Any]:
+        shown = islice(self.recorder.records(), limit_of(limit))
+        return {"requests": [summary(one, self.recorder, with_cause=True) for one in shown]}
+
+    async def request(self, id: str = "") -> dict[str, Any]:
+        return told_of(self.recorder, id)
 
     def _meant(self, name: str | None) -> list[Member]:
         return self.registry.members if name is None else [self.registry.member(name)]

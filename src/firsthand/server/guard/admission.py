@@ -8,6 +8,7 @@ Read next: `../asking.py` (who asks), `gate.py` (who answers).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
@@ -34,8 +35,10 @@ class Admitted:
         """Of several answers the log tells the first token that came and the last reason."""
         call, report = self.place.call, completion.report
         call.finish_reason = completion.finish.reason.value
+        call.batch_max = max(call.batch_max or 0, report.peak_batch)
         if call.ttft_ms is None or report.ttft_ms < call.ttft_ms:
             call.ttft_ms, call.queue_ms = report.ttft_ms, report.queue_ms
+            call.itl_ms_p50 = median(report.token_ms) if report.token_ms else None
 
     def close(self, usage: StreamUsage, *, ended: bool) -> None:
         call = self.place.call

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
+from firsthand.observe.records import Arrival
 from firsthand.request import Priority
 from firsthand.values import dataclass
 
@@ -61,10 +62,30 @@ class Call:
     output_tokens: int | None = None
     queue_ms: float | None = None
     ttft_ms: float | None = None
+    itl_ms_p50: float | None = None
+    batch_max: int | None = None
+    preemptions: int | None = None
+    arrival: Arrival | None = None  # once something of it was submitted
+    sent_bytes: int = 0
+    first_sent_s: float | None = None
+    cause: str | None = None  # of a failure, for the operator alone
     error_code: str | None = None
     outcome: str | None = None
     replayed: bool = False
     at_end: list[Callable[[], None]] = field(default_factory=list)
+
+    def arrives(self, endpoint: str, model: str, *, streams: bool = False) -> Arrival:
+        """For the recorder: the same value for all that the request submits."""
+        if self.arrival is None:
+            whose = self.caller.key_id
+            self.arrival = Arrival(self.request_id, whose, endpoint, model, self.arrived_s, streams)
+        return self.arrival
+
+    def sends(self, num_bytes: int, now_s: float) -> None:
+        """So many bytes of the reply's body are handed to the connection."""
+        if num_bytes and self.first_sent_s is None:
+            self.first_sent_s = now_s
+        self.sent_bytes += num_bytes
 
     def end(self) -> None:
         """For the guard: the exchange is over, whatever became of the route; what the call holds

@@ -86,7 +86,7 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(choose_request_id(scope["headers"]), Caller(), self.gate.clock())
         scope.setdefault("state", {})["request_id"] = call.request_id
-        answer = Answer(send, self._headers(call))
+        answer = Answer(send, self._headers(call), call, self.gate.clock)
         incoming = Incoming(receive, scope["headers"])
         try:
             await self._guarded(scope, incoming, answer, call)
@@ -190,6 +190,8 @@ class Answer:
 
     send: Send
     more_headers: Callable[[], Iterable[tuple[str, str]]]
+    call: Call
+    clock: Callable[[], float]
     headers: list[tuple[str, str]] = field(default_factory=list)
     status: int = 0
     started: bool = False
@@ -203,6 +205,8 @@ class Answer:
             kept = [pair for pair in message["headers"] if pair[0].lower() not in names]
             added = [(name.encode(), value.encode("latin-1")) for name, value in own]
             message = {**message, "headers": kept + added}
+        else:
+            self.call.sends(len(message.get("body", b"")), self.clock())
         await self.send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self.complete = True

@@ -19,10 +19,12 @@ from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
+from firsthand.observe.recorder import Recorder
 from firsthand.request import Grammar
 from firsthand.server.answers import Answers
-from firsthand.server.asking import Ask, submit_all
+from firsthand.server.asking import Ask, Submitted, submit_all
 from firsthand.server.errors import JSON
+from firsthand.server.guard.call import Call, call_of
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import at_end, request_id_of, timeout_of
 from firsthand.server.house import House
@@ -90,14 +92,36 @@ def submit(
     )
 
     scope, service = request.scope, asked.service  # not the request: a stream may be open for long
+    recorder, model = house.recorder, service.model.name
+    _record(recorder, call_of(scope), asked, submitted)
 
-    def finished(completion: Completion) -> None:
+    def finished(engine_id: str, completion: Completion) -> None:
         house.metrics.finished(service, completion)
+        recorder.finished(model, engine_id, completion)
         scope["state"]["finish_reason"] = completion.finish_reason
 
     answers = Answers(submitted, n, request_id_of(scope), finished)
     at_end(scope, answers.close)
     return answers
+
+
+def _record(recorder: Recorder, call: Call, asked: Asked, submitted: Sequence[Submitted]) -> None:
+    """Without a guard nobody would tell of a call's end."""
+    if not call.request_id:
+        return
+    arrival = call.arrives(asked.endpoint, asked.model, streams=bool(asked.body.stream))
+    model = asked.service.model
+    adapter = model.adapters.get(asked.model)
+    for one in submitted:
+        prompt = one.stream.prompt
+        recorder.submitted(
+            arrival,
+            model.name,
+            one.stream.request,
+            prompt.called_s,
+            prompt.tokenized_s,
+            None if adapter is None else adapter.sha256,
+        )
 
 
 def limited(options: Options, service: Service, prompt: Prompt) -> Options:

@@ -6,7 +6,7 @@ Read next: `chat.py`, `../writing.py` (who fills them).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from firsthand.server.wire.base import Reply
 
@@ -88,3 +88,42 @@ class StatusReply(Reply):
 
 class VersionReply(Reply):
     version: str
+
+
+class RecordStage(Reply):
+    name: str
+    start_ms: float
+    ms: float
+
+
+class RecordSummary(Reply):
+    """A request as the recorder knows it. The stages follow each other from its arrival on, and
+    add up to `total_ms`."""
+
+    id: str
+    state: str
+    arrived: str
+    model: str
+    endpoint: str
+    status: int | None
+    finish_reasons: list[str]
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    total_ms: float
+    stages: list[RecordStage]
+
+
+class RecordsReply(Reply):
+    requests: list[RecordSummary]
+
+
+class RecordReply(RecordSummary):
+    """With its parts (a prompt each: queue, admissions, preemptions, first token, choices) and the
+    steps in which it took part."""
+
+    step_ms: dict[str, float]
+    parts: list[dict[str, Any]]
+    num_steps: int
+    steps_left_out: int
+    steps: list[dict[str, Any]]
