@@ -35,7 +35,7 @@ class InvalidRequest(FirsthandError):
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
-        self.field = field
+        self.field, self.message = field, message
 
 
 class ContextLengthExceeded(InvalidRequest):

@@ -252,6 +252,22 @@ def test_the_operators_sleep_lasts_until_wake() -> None:
     run(work)
 
 
+def test_a_load_that_is_stopped_before_it_began_is_begun_again() -> None:
+    async def work() -> None:
+        house = House("a", "b")
+        await house.enter("a")
+        for _ in range(2):
+            await house.registry.sleep(house.member("a"))
+            house.registry.wake(house.member("a"))  # its task has not run yet
+            await house.registry.sleep(house.member("a"))
+            assert not house.member("a").opens
+            house.registry.wake(house.member("a"))
+            await house.enter("a")
+            assert house.loaded == {"a"}
+
+    run(work)
+
+
 def test_the_operator_may_stop_a_load() -> None:
     async def work() -> None:
         house = House("a", "b")

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message
 from firsthand.errors import EngineError, EngineUnavailable
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
-from firsthand.generation.service import StreamUsage
+from firsthand.generation.service import Service, StreamUsage
 from firsthand.observe.metrics import Metrics
 from firsthand.request import Finish, FinishReason
 from firsthand.server.app import build_app
@@ -43,6 +43,9 @@ class Tickets:
     def admit(self, asks: Sequence[Ask]) -> list[Tickets]:
         self.options = asks[0].options
         return [self] * len(asks)
+
+    def most_at_once(self, service: Service) -> int:
+        return 64
 
     def withdraw(self) -> None:
         raise AssertionError("nothing is refused here")

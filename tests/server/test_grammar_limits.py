@@ -52,6 +52,14 @@ def test_a_limit_that_the_first_bytes_meet_is_told_before_anything_runs(
     assert "limit 50000" in error["message"] and "<" not in error["message"]
 
 
+def test_too_many_states_after_the_first_token_are_the_callers_too(live: Live) -> None:
+    choices = ["<|im_end|>", "a" * 100_000]
+    found = ask(live, structured_outputs={"choice": choices})
+    error = found.json()["error"]
+    assert (found.status_code, error["param"]) == (400, "structured_outputs.choice")
+    assert "too many states" in error["message"]
+
+
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_in_the_middle_of_a_text_is_the_callers_too(

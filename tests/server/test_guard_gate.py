@@ -157,6 +157,18 @@ def test_o_6_a_flood_of_one_key_leaves_room_for_another() -> None:
     gate.admit(call(clock, greedy), [replace(WORK, priority=Priority.URGENT)])
 
 
+def test_who_finds_nobody_is_not_refused_for_a_pace_of_long_ago() -> None:
+    clock = Clock()
+    gate = Gate(Bounds(max_running=4, max_waiting=16, max_wait_s=30.0), clock, lambda: 0.5)
+    (slow,) = gate.admit(call(clock), [WORK])
+    clock.now += 60.0
+    slow.close(1)
+    many = gate.admit(call(clock), [WORK] * 18)
+    assert len(many) == 18
+    with pytest.raises(Refused, match="queue"):
+        gate.admit(call(clock), [WORK] * 2)
+
+
 def test_a_flood_for_one_model_fills_its_own_queue() -> None:
     clock, levels = Clock(), []
     gate = Gate(Bounds(), clock, lambda: 0.5)

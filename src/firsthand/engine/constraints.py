@@ -27,6 +27,8 @@ from firsthand.request import Grammar
 from firsthand.scheduling.plan import Draw
 from firsthand.values import dataclass
 
+# The library's words for one of its limits: nothing else that a caller gave can fail here.
+LIMIT = re.compile(r"\b(limit|max is|too (many|much|large|big|complex)|fuel)\b")
 SPARE_STATES = 64  # of sequences that did not draw in this step
 
 
@@ -117,6 +119,6 @@ def _advance(state: _State, draw: Draw) -> str | None:
 def _told(state: _State) -> str:
     """A limit is the grammar's fault, and told under the name of its field; anything else, ours."""
     reason = shortened(state.matcher.get_error())
-    if re.search(r"\b(limit|max is)\b", reason):
+    if LIMIT.search(reason):
         return str(InvalidRequest(state.grammar.field, f"met a limit: {reason}"))
     return f"the grammar failed: {reason or 'it does not go on'}"

@@ -94,6 +94,10 @@ class Prompts:
     def template_source(self) -> str | None:
         return self._template.source
 
+    async def check_template(self) -> None:
+        """Raises InvalidRequest for `chat_template`."""
+        await _in(self._renders, self._template.check)
+
     def reap(self) -> None:
         """Helper processes that ended by themselves leave nothing behind."""
         self._templates.reap()

@@ -235,19 +235,21 @@ class Registry:
         """The load that is under way, or a new one."""
         if member.waking is None:
             member.waking = asyncio.ensure_future(self._wake(member))
-            member.waking.add_done_callback(_look_at)
+
+            def ended(task: asyncio.Task[None]) -> None:
+                member.waking = None
+                _look_at(task)
+
+            member.waking.add_done_callback(ended)  # also of one that was cancelled before it began
         return member.waking
 
     async def _wake(self, member: Member) -> None:
         """Raises ModelAway without room, and what the load raised."""
-        try:
-            if not member.resident or member.leaving:
-                await self._take_room(member)
-            await member.service.wake()
-            self.listen("model_loading", member)
-            await self._until_ready(member)
-        finally:
-            member.waking = None
+        if not member.resident or member.leaving:
+            await self._take_room(member)
+        await member.service.wake()
+        self.listen("model_loading", member)
+        await self._until_ready(member)
 
     async def _until_ready(self, member: Member) -> None:
         state = member.service.state

@@ -327,6 +327,8 @@ class Service:
         options = self._options
         self._source = await asyncio.to_thread(read_source, options.model, options.load)
         self._prompts = Prompts(self._source.tokenizer, options.chat_template, self._clock)
+        if options.chat_template is not None:  # the operator's: nobody's request is to blame for it
+            await self._prompts.check_template()
 
     @property
     def _known(self) -> Source:

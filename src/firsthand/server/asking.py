@@ -8,6 +8,7 @@ Read next: `answers.py` (the streams as one), `guard/` (who admits).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -66,6 +67,9 @@ class Admission(Protocol):
     def admit(self, asks: Sequence[Ask]) -> Sequence[Ticket]:
         """All that one request asks, or nothing of it. Raises Refused."""
 
+    def most_at_once(self, service: Service) -> int:
+        """So many answers one request may ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
@@ -94,6 +98,9 @@ class OpenDoor:
 
     def admit(self, asks: Sequence[Ask]) -> Sequence[Ticket]:
         return [_Pass(ask.options) for ask in asks]
+
+    def most_at_once(self, service: Service) -> int:
+        return sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,11 +162,18 @@ class Serving:
     def _tell_context(self, member: Member) -> None:
         """Where memory made a model's window shorter than it is."""
         model, asked = member.service.model, member.entry.service.load.max_context
+        text = None
         if asked is None and 0 < model.context_length < model.own_context_length:
             text = (
                 f"{member.name}: memory is enough for {model.context_length} tokens of context, "
                 f"the model has {model.own_context_length}; see --memory-limit, --max-num-seqs"
             )
+        elif asked is not None and model.context_length < asked:
+            text = (
+                f"{member.name}: {asked} tokens of context were asked for by --max-model-len, the "
+                f"model has {model.context_length}"
+            )
+        if text is not None:
             facts = {"model": member.name, "context_length": model.context_length}
             tell("context_lowered", text, logging.WARNING, **facts)
 

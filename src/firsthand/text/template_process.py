@@ -98,8 +98,11 @@ class TemplateProcess:
         for lane in self._lanes:
             threading.Thread(target=lane.run, name="chat-templates", daemon=True).start()
 
-    def render(self, template: str, variables: Mapping[str, Any], now_s: float | None) -> str:
-        """The rendered text. `now_s`: the time that the template sees (None: the clock's).
+    def render(
+        self, template: str, variables: Mapping[str, Any] | None, now_s: float | None = None
+    ) -> str:
+        """The rendered text; without `variables` it is only compiled. `now_s`: the time that the
+        template sees (None: the clock's).
 
         Raises TemplateError when the template fails, refuses, or passes a limit;
         InvalidRequest when `variables` is no JSON; CapacityExceeded when no child becomes free;

@@ -106,6 +106,8 @@ def render(
         if len(compiled) >= MAX_COMPILED:
             compiled.clear()
         template = compiled[source] = environment.from_string(source)
+    if request["variables"] is None:
+        return ""
     now = request.get("now")
 
     def strftime_now(form: str) -> str:

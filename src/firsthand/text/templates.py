@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from firsthand.checks import shown
-from firsthand.errors import InvalidRequest
+from firsthand.errors import InvalidRequest, TemplateError
 from firsthand.text.markers import Guard
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.tokenizer import RenderedPrompt, Tokenizer
@@ -47,6 +47,14 @@ class ChatTemplate:
         self._special_texts = dict(tokenizer.special_texts)
         self._process = process
         self.source = tokenizer.chat_template if source is None else source
+
+    def check(self) -> None:
+        """Raises InvalidRequest for `chat_template` where it cannot be compiled."""
+        if self.source is not None:
+            try:
+                self._process.render(self.source, None)
+            except TemplateError as error:
+                raise InvalidRequest("chat_template", error.message) from None
 
     def render(
         self,

@@ -12,7 +12,7 @@ from statistics import median
 
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
-from firsthand.generation.service import StreamUsage
+from firsthand.generation.service import Service, StreamUsage
 from firsthand.request import Priority
 from firsthand.server.asking import Ask
 from firsthand.server.guard.call import Call, call_of
@@ -61,6 +61,9 @@ class Admitted:
 @dataclass(frozen=True, slots=True)
 class GateAdmission:
     gate: Gate
+
+    def most_at_once(self, service: Service) -> int:
+        return self.gate.queue(service.model.name).most_at_once
 
     def admit(self, asks: Sequence[Ask]) -> list[Admitted]:
         """Raises Refused. The options are those of the caller, with its class capped, its tenant,

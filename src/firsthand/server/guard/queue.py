@@ -115,9 +115,12 @@ class Queue:
         return work.with_max_tokens(min(work.max_tokens, round(self._answer_tokens) or 1))
 
     def expected_wait_s(self, num_more: int = 1, priority: Priority = Priority.NORMAL) -> float:
-        """Of `num_more` places, were they asked for now; 0 where nothing has been measured. Before
-        an urgent one go other urgent ones, and as many as run."""
+        """Of `num_more` places, were they asked for now; 0 where nothing has been measured. Also 0
+        where nobody is ahead: what was measured may be of long ago, and if it refused all, nothing
+        would be measured again. Before an urgent one go other urgent ones, and as many as run."""
         places = self._num_places
+        if not places:
+            return 0.0
         if priority is Priority.URGENT:
             others = sum(one.work.n for one in self._open if one.work.priority is not priority)
             places -= max(0, others - self.bounds.max_running)
@@ -136,15 +139,22 @@ class Queue:
         shaken = wait_s * (1 - JITTER + 2 * JITTER * chance)
         return min(max(shaken, 1.0), LONGEST_RETRY_S * (1 - JITTER * chance))
 
+    @property
+    def most_at_once(self) -> int:
+        """Places that one request may have."""
+        return self.bounds.max_running + self.bounds.max_ordinary
+
     def check_fits(self, num_places: int, field_name: str) -> None:
-        most = self.bounds.max_running + self.bounds.max_ordinary
-        if num_places > most:
-            message = f"{num_places} answers at once; at most {most}"
+        if num_places > self.most_at_once:
+            message = (
+                f"{num_places} answers at once; at most {self.most_at_once}, by --max-num-seqs and "
+                "--max-num-queued-reqs"
+            )
             raise Refused(400, message, "invalid_value", field_name)
 
     def has_room(self, num_places: int, *, urgent: bool) -> bool:
         bounds = self.bounds
-        most = bounds.num_places if urgent else bounds.max_running + bounds.max_ordinary
+        most = bounds.num_places if urgent else self.most_at_once
         return self._num_places + num_places <= most
 
     def check_room(self, num_places: int, chance: float, *, urgent: bool) -> None:

@@ -67,8 +67,9 @@ async def _completions(
 ) -> list[Completion]:
     """Some at a time: a long list is not to fill the queue."""
     found: list[Completion] = []
-    for start in range(0, len(prompts), WINDOW):
-        some = prompts[start : start + WINDOW]
+    window = min(WINDOW, house.admission.most_at_once(asked.service))
+    for start in range(0, len(prompts), window):
+        some = prompts[start : start + window]
         answers = submit(house, request, asked, some, options)
         found += await unless_gone(request, answers.completions())
     return found

@@ -161,9 +161,8 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
         name = names.get(error.field)
         if name is None or name == error.field:
             raise
-        message = str(error).removeprefix(f"{error.field}: ")
         kind = ContextLengthExceeded if isinstance(error, ContextLengthExceeded) else InvalidRequest
-        raise kind(name, message) from error
+        raise kind(name, error.message) from error
 
 
 def json_reply(value: object, headers: Mapping[str, str] | None = None) -> Response:
