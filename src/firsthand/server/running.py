@@ -156,7 +156,7 @@ class Serving:
         level = logging.ERROR if event == "model_failed" else logging.INFO
         text = f"{event.replace('_', ' ')}: {member.name}"
         tell(event, text, level, model=member.name, load_s=member.load_s)
-        if member.answers:
+        if event == "model_ready":
             self._tell_context(member)
 
     def _tell_context(self, member: Member) -> None:
