@@ -14,6 +14,8 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 | `HF_ENDPOINT` | the hub, or a mirror of it | `https://huggingface.co` |
 | `HF_HUB_OFFLINE` | 1: never connect to the hub | 0 |
 | `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` | object storage that is not Amazon's | none |
+| `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` | where traces go | none |
+| `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER` | `true`, `none`: nowhere | |
 | `HF_TOKEN` | access to private and gated models | none |
 """
 
@@ -78,6 +80,18 @@ def service_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     """The variables that begin with our name, for the settings of a server."""
     variables = os.environ if environ is None else environ
     return {name: value for name, value in variables.items() if name.startswith("FIRSTHAND_")}
+
+
+def otlp_traces_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
+    """Where OpenTelemetry's own variables say that traces go; None: nowhere. Its library reads the
+    rest of them."""
+    variables = os.environ if environ is None else environ
+    off = variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if off or variables.get("OTEL_TRACES_EXPORTER", "").strip() == "none":
+        return None
+    own = variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
+    base = variables.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip().rstrip("/")
+    return own or (f"{base}/v1/traces" if base else None)
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from firsthand.generation.frames import (
     Failed,
     Loading,
     LoadModel,
+    Logged,
     Ping,
     Pong,
     Ready,
@@ -117,6 +118,7 @@ FROM_CHILD: list[Any] = [
     Stepped(EVENTS),
     Declined("request-7", to_fault(InvalidRequest("seed", "bad"))),
     Pong(3, 10**10),
+    Logged(30, "module", "a line", "ValueError", ("a.py:1 f",)),
 ]
 
 

@@ -12,6 +12,7 @@ from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import CapacityExceeded
 from firsthand.generation.child import STARVED_STEPS, Loop, ParentLink
+from firsthand.generation.child_log import Lines
 from firsthand.generation.frames import Ping, Pong, encode, from_fault, parent_reader, to_fault
 from firsthand.memory.reserve import Reserve
 from firsthand.request import TokenEvent
@@ -56,7 +57,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 def run(ends: tuple[socket.socket, socket.socket], steps: Steps, reserve: Reserve) -> list[Any]:
     """The loop until it is idle, or raises; what it sent."""
     ours, theirs = ends
-    loop = Loop(ParentLink(theirs), reserve)
+    loop = Loop(ParentLink(theirs), reserve, Lines())
     steps.on_step = loop.on_step
     ours.sendall(encode(Ping(1)))
     ours.shutdown(socket.SHUT_WR)
@@ -73,7 +74,7 @@ BAD, PARTLY, GOOD, OTHER = facts(2), facts(1), facts(0, None), facts(2, memory=F
 def test_s61_it_goes_on_while_anything_can_be_computed(
     ends: tuple[socket.socket, socket.socket], told: tuple[StepFacts, ...]
 ) -> None:
-    loop = Loop(ParentLink(ends[1]), Reserve(lambda: 0.0))
+    loop = Loop(ParentLink(ends[1]), Reserve(lambda: 0.0), Lines())
     for one in told:
         if one.error is not None:
             loop._check_memory(one)
@@ -85,7 +86,7 @@ def test_s61_it_goes_on_while_anything_can_be_computed(
 def test_s61_it_ends_when_nothing_can_be_computed(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    loop = Loop(ParentLink(ends[1]), Reserve(lambda: 0.0))
+    loop = Loop(ParentLink(ends[1]), Reserve(lambda: 0.0), Lines())
     loop._check_memory(BAD)
     with pytest.raises(MemoryError) as raised:
         loop._check_memory(BAD)

@@ -6,7 +6,7 @@ library and typer are loaded here, so that `--help` answers at once: a command i
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
 `bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`, `alerts.py`,
-`requests.py`.
+`requests.py`, `replay.py`, `logs.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from firsthand.cli import (
     evaluate,
     generate,
     inspect,
+    logs,
     models,
     quantize,
     remote,
@@ -143,6 +144,8 @@ def build_app() -> typer.Typer:
     app.add_typer(_data(), name="data")
     app.add_typer(_alerts(), name="alerts")
     app.add_typer(_requests(), name="requests")
+    logs_commands = {"errors": flat(logs.errors)}
+    app.add_typer(_group("The log of a server.", logs_commands), name="logs")
     return app
 
 

@@ -37,6 +37,7 @@ from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import EngineError, FirsthandError
 from firsthand.generation.assembly import StepCost, assemble, warm_up
+from firsthand.generation.child_log import Lines
 from firsthand.generation.frames import (
     Abort,
     Declined,
@@ -136,8 +137,9 @@ class ParentLink:
 class Loop:
     """Messages in, steps, messages out, until the parent is gone."""
 
-    def __init__(self, connection: ParentLink, reserve: Reserve) -> None:
+    def __init__(self, connection: ParentLink, reserve: Reserve, lines: Lines) -> None:
         self._connection = connection
+        self._lines = lines
         self._reserve = reserve
         self._facts: StepFacts | None = None
         self._num_starved = 0
@@ -153,6 +155,8 @@ class Loop:
                 return
             for message in messages:
                 self._take(engine, message)
+            for line in self._lines.take():
+                send(line)
             if engine.has_work:
                 events = engine.step()
                 facts, self._facts = self._facts, None
@@ -259,7 +263,9 @@ def main(arguments: Sequence[str]) -> int:
     with socket.socket(fileno=fd) as sock:
         connection = ParentLink(sock)
         reserve = Reserve(time.perf_counter)
-        loop = Loop(connection, reserve)
+        lines = Lines()
+        logging.getLogger().addHandler(lines)
+        loop = Loop(connection, reserve, lines)
         try:
             engine = load(connection, loop, reserve, time.perf_counter)
             if engine is not None:
@@ -267,6 +273,8 @@ def main(arguments: Sequence[str]) -> int:
         except Exception as error:
             if not isinstance(error, FirsthandError):
                 logging.getLogger(__name__).exception("the engine's process ends by a fault")
+            for line in lines.take():
+                connection.send(line)
             connection.send(Failed(to_fault(error)))
             connection.drain(LAST_WORDS_S)
             return 1

@@ -115,8 +115,18 @@ class Pong(msgspec.Struct, frozen=True, tag=True):
     has_reserve: bool = True
 
 
+class Logged(msgspec.Struct, frozen=True, tag=True):
+    """A line of the child's log; `fault` is the class of an exception, `stack` where it was."""
+
+    level: int
+    module: str
+    message: str
+    fault: str = ""
+    stack: tuple[str, ...] = ()
+
+
 ToChild = LoadModel | Submit | Abort | Ping
-FromChild = Loading | Ready | Failed | Stepped | Declined | Pong
+FromChild = Loading | Ready | Failed | Stepped | Declined | Pong | Logged
 
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()

@@ -30,6 +30,7 @@ from firsthand.errors import (
     InvalidRequest,
 )
 from firsthand.generation.assembly import StepCost
+from firsthand.generation.child_log import give_out
 from firsthand.generation.frames import (
     Abort,
     Declined,
@@ -38,6 +39,7 @@ from firsthand.generation.frames import (
     FromChild,
     Loading,
     LoadModel,
+    Logged,
     Ping,
     Pong,
     Ready,
@@ -314,6 +316,8 @@ class Remote:
                 self._moved()
             case Loading(done_bytes=done_bytes, total_bytes=total_bytes):
                 self.progress = done_bytes / total_bytes if total_bytes else None
+            case Logged():
+                give_out(message)
             case Ready(engine=facts):
                 self._become_ready(facts)
             case Failed(fault=fault):

@@ -1,6 +1,7 @@
 """The end of a call: into the recorder, into a file where it failed, into the log.
 
-Owns: the order of these, and that none of them can harm the answer or the next one.
+Owns: the order of these, that none of them can harm the answer or the next one; whether there is a
+tracer.
 May not know: how a record is kept or told.
 Read next: `guard/middleware.py`, which calls it; `logs.py`, `../observe/recorder.py`.
 """
@@ -10,24 +11,39 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from firsthand.config import read_environment
+from firsthand.config import otlp_traces_endpoint, read_environment
+from firsthand.errors import InvalidRequest
 from firsthand.generation.kept_requests import made_by
 from firsthand.generation.member import Member
 from firsthand.observe.kept_failures import FAILURES, MAX_STEPS, KeptFailures
 from firsthand.observe.record_views import told
 from firsthand.observe.recorder import Recorder
 from firsthand.observe.records import Ending, Record
+from firsthand.observe.trace_context import Headers, TraceContext
 from firsthand.server.guard.access import route_path
 from firsthand.server.guard.call import Call
 from firsthand.server.guard.middleware import GENERATING
-from firsthand.server.logs import tell_request
+from firsthand.server.logs import tell, tell_request
 from firsthand.server.settings import Settings
 from firsthand.values import dataclass
+from firsthand.version import VERSION
 
 _LOG = logging.getLogger(__name__)
+TRACES_PATH = "/v1/traces"
+
+
+class Traces(Protocol):
+    """A `Tracer`; its module, and the library below, are loaded where traces are wanted."""
+
+    def begin(self, headers: Headers, arrived_s: float) -> TraceContext | None: ...
+    def end(
+        self, context: TraceContext, record: Record | None, more: Mapping[str, Any], now_s: float
+    ) -> None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,7 @@ class Ends:
 
     recorder: Recorder
     failures: KeptFailures
+    tracer: Traces | None = None
 
     def __call__(
         self, call: Call, scope: MutableMapping[str, Any], status: int, now_s: float
@@ -45,6 +62,11 @@ class Ends:
             record = self._recorded(call, scope, status, now_s)
         except Exception:
             _LOG.exception("request %s: it could not be recorded", call.request_id)
+        if self.tracer is not None and call.trace is not None and call.trace.span is not None:
+            try:
+                self.tracer.end(call.trace, record, _of_http(scope, status), now_s)
+            except Exception:
+                _LOG.exception("request %s: its trace could not be told", call.request_id)
         tell_request(call, scope, status, now_s, record)
 
     async def know_what_made(self, member: Member) -> None:
@@ -57,6 +79,8 @@ class Ends:
     def close(self) -> None:
         """What is not written yet is; it may take a second or two."""
         self.failures.close()
+        if self.tracer is not None:
+            self.tracer.close()
 
     def _recorded(
         self, call: Call, scope: MutableMapping[str, Any], status: int, now_s: float
@@ -75,7 +99,9 @@ class Ends:
             call.error_code,
             call.cause,
         )
-        record = self.recorder.ended(call.arrives(path, call.model or ""), ending)
+        trace_id = None if call.trace is None else call.trace.trace_id
+        arrival = call.arrives(path, call.model or "")
+        record = self.recorder.ended(arrival, ending, trace_id)
         call.preemptions = record.num_preemptions
         if ending.is_failure and self.failures.has_room:
             kept = told(record, self.recorder, with_cause=True, max_steps=MAX_STEPS)
@@ -83,6 +109,38 @@ class Ends:
         return record
 
 
+def _of_http(scope: Mapping[str, Any], status: int) -> dict[str, Any]:
+    host, port = scope.get("server") or (None, None)
+    return {
+        "http.request.method": scope["method"],
+        "http.route": getattr(scope.get("route"), "path", None),
+        "http.response.status_code": status,
+        "server.address": host,
+        "server.port": port,
+    }
+
+
 def ends_of(settings: Settings, clock: Callable[[], float]) -> Ends:
+    """Raises InvalidRequest where traces are wanted, and the library for them is not there."""
     recorder = Recorder(settings.recorder_memory, clock, records_content=settings.record_content)
-    return Ends(recorder, KeptFailures(read_environment().home / FAILURES))
+    failures = KeptFailures(read_environment().home / FAILURES)
+    return Ends(recorder, failures, _tracer(settings.otlp_traces_endpoint, clock))
+
+
+def _tracer(wanted: str | None, clock: Callable[[], float]) -> Traces | None:
+    endpoint = wanted or otlp_traces_endpoint()
+    if endpoint is None:
+        return None
+    if not urlsplit(endpoint).path.strip("/"):
+        endpoint = endpoint.rstrip("/") + TRACES_PATH
+    try:
+        from firsthand.observe.tracing import Tracer
+    except ModuleNotFoundError as missing:
+        message = "needs the extra otel: pip install 'firsthand[otel]'"
+        if not str(missing.name).startswith("opentelemetry"):
+            raise
+        if wanted:
+            raise InvalidRequest("otlp_traces_endpoint", message) from None
+        tell("no_traces", f"OTEL_EXPORTER_OTLP_ENDPOINT {message}", logging.WARNING)
+        return None
+    return Tracer(endpoint, VERSION, clock)

@@ -12,15 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from firsthand.generation.child_log import frames_of
 from firsthand.observe.records import Record
 from firsthand.server.guard.access import FREE, METRICS, route_path
-from firsthand.server.guard.call import Call
+from firsthand.server.guard.call import CURRENT, Call
 
 LOGGER = "firsthand"
 REQUESTS = logging.getLogger("firsthand.server.request")
@@ -28,6 +27,8 @@ EVENTS = logging.getLogger("firsthand.server.event")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 PROBES = FREE | {METRICS}
 _NOT_WORTH_A_LINE = ("socket.send() raised exception.", "Invalid HTTP request received.")
+RARELY_S = 60.0
+MAX_TOLD = 100  # different messages
 _FACTS = "facts"  # attribute of a record: what goes into the line beside the message
 
 
@@ -42,6 +43,7 @@ def configure_logging(level: str, form: str, stream: TextIO | None = None) -> lo
         root.removeHandler(old)
     root.addHandler(handler)
     handler.addFilter(_is_worth_a_line)
+    handler.addFilter(_Rarely())
     set_level(level)
     return handler
 
@@ -51,6 +53,26 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
     transport tells of it; our line of the request says it once. Nor uvicorn's line for each request
     that is no HTTP: anybody could fill the log with them, and a metric counts them."""
     return record.getMessage() not in _NOT_WORTH_A_LINE
+
+
+class _Rarely(logging.Filter):
+    """What the library of traces says of a receiver that is away, it says with each attempt: once a
+    minute is enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_s: dict[object, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith("opentelemetry"):
+            return True
+        told_s = self._last_s.get(record.msg)
+        if told_s is not None and record.created - told_s < RARELY_S:
+            return False
+        if len(self._last_s) >= MAX_TOLD:
+            self._last_s.clear()
+        self._last_s[record.msg] = record.created
+        return True
 
 
 def set_level(level: str) -> None:
@@ -73,6 +95,7 @@ def tell_request(
         "event": "request",
         "request_id": call.request_id,
         "model": call.model,
+        "manifest": call.manifest,
         "method": scope["method"],
         "endpoint": _endpoint(scope),
         "status": status,
@@ -128,6 +151,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "module": record.name,
             "message": record.getMessage(),
+            **_of_the_call(),
         }
         line |= _facts(record)
         if record.exc_info and record.exc_info[0] is not None:
@@ -137,11 +161,26 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        facts = " ".join(f"{name}={value}" for name, value in _facts(record).items())
+        known = _of_the_call() | _facts(record)
+        facts = " ".join(f"{name}={value}" for name, value in known.items() if value is not None)
         text = f"{_time(record.created)} {record.levelname:7} {record.getMessage()} {facts}"
         if record.exc_info and record.exc_info[0] is not None:
             text += f" {_fault(record.exc_info[1])}"
         return text.rstrip()
+
+
+def _of_the_call() -> dict[str, str | None]:
+    """Of the request in whose task the line was written; null where there is none."""
+    call = CURRENT.get()
+    if call is None:
+        return {"request_id": None}
+    if call.trace is None:
+        return {"request_id": call.request_id}
+    return {
+        "request_id": call.request_id,
+        "trace_id": call.trace.trace_id,
+        "span_id": call.trace.span_id,
+    }
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
@@ -151,11 +190,7 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
 
 def _fault(fault: BaseException | None) -> dict[str, Any]:
     """Where it happened. Not its text, which may quote a request."""
-    frames: list[str] = []
-    with suppress(Exception):
-        for frame in traceback.extract_tb(None if fault is None else fault.__traceback__):
-            frames.append(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}")
-    return {"type": type(fault).__name__, "stack": frames[-20:]}
+    return {"type": type(fault).__name__, "stack": list(frames_of(fault))}
 
 
 def _endpoint(scope: Mapping[str, Any]) -> str:

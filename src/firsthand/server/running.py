@@ -36,6 +36,7 @@ from firsthand.observe.gpus import find_gpus
 from firsthand.observe.loaded_models import LoadedModels
 from firsthand.observe.log_events import LogEvents
 from firsthand.observe.metrics import Metrics
+from firsthand.observe.trace_context import given_trace
 from firsthand.server.admin import AdminApp
 from firsthand.server.app import build_app
 from firsthand.server.configured import Configured, changed
@@ -287,6 +288,7 @@ def assemble(
         Replies(settings.idempotency_ttl, max_bytes=settings.idempotency_memory),
         ends,
         lambda: lifecycle.draining,
+        given_trace if ends.tracer is None else ends.tracer.begin,
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
     own = GuardCollector(gate, peers, guard.replies, selfchecks, house.checks)

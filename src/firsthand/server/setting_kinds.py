@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from firsthand.checks import check_choice, check_integer, check_number, is_integer, shown
 from firsthand.errors import InvalidRequest
@@ -39,6 +40,25 @@ class Text:
         if not isinstance(given, str) or not given or re.search(r"[\x00-\x1f\x7f]", given):
             raise InvalidRequest(where, f"must be a text, not {shown(given)}")
         return given
+
+    def show(self, value: Any) -> str:
+        return "" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    def read(self, where: str, given: Any) -> str:
+        text = Text().read(where, given)
+        try:
+            parts = urlsplit(text)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise InvalidRequest(
+                where, f"must be an http:// or https:// address, not {shown(text)}"
+            )
+        return text
 
     def show(self, value: Any) -> str:
         return "" if value is None else str(value)

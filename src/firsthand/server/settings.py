@@ -23,6 +23,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.server.model_entries import LOADS, ModelEntry, Models
 from firsthand.server.profiles import PROFILES
 from firsthand.server.setting_kinds import (
+    Address,
     Bytes,
     Choice,
     Count,
@@ -291,6 +292,10 @@ class Settings:
     record_content: Annotated[
         bool, About(Switch(), "Keep the token ids of requests too, so that one can be replayed.")
     ] = False
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        About(Address(), "Where traces go by OTLP over HTTP; default: as OTEL_EXPORTER_OTLP_*."),
+    ] = None
     log_level: Annotated[
         str, About(Choice("debug", "info", "warning", "error"), "What is logged.", reloads=True)
     ] = "info"

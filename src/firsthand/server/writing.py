@@ -18,8 +18,7 @@ from typing import Any
 from firsthand.generation.completion import Completion, TokenLogprob
 from firsthand.generation.service import Service, StreamUsage
 from firsthand.request import FinishReason
-
-MANIFEST_CHARS = 16
+from firsthand.server.guard.admission import MANIFEST_CHARS
 
 
 def new_id(prefix: str) -> str:

@@ -22,6 +22,7 @@ from firsthand.server.guard.work import Work
 from firsthand.values import dataclass
 
 LEAST_TIMEOUT_S = 1e-3
+MANIFEST_CHARS = 16  # of the hash, as in X-Manifest
 
 
 @dataclass(slots=True)
@@ -71,8 +72,9 @@ class GateAdmission:
         call = call_of(asks[0].scope, self.gate.clock())
         call.model = asks[0].model
         try:
-            model = asks[0].service.model.name
-            places = self.gate.admit(call, [work_of(ask) for ask in asks], model)
+            model = asks[0].service.model
+            call.manifest = (model.manifest_sha256 or "")[:MANIFEST_CHARS] or None
+            places = self.gate.admit(call, [work_of(ask) for ask in asks], model.name)
         except Refused as refused:
             call.error_code = refused.code
             raise

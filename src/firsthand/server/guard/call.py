@@ -1,6 +1,6 @@
 """One HTTP request as the guard sees it: who calls, since when, and what the log will say of it.
 
-Owns: `Caller`, `Call`, and how a route finds its call.
+Owns: `Caller`, `Call`, and how a route finds its call, or a line of the log.
 May not know: bodies, text, how a caller was recognised.
 Read next: `keys.py`; `middleware.py` makes a `Call` for each request.
 """
@@ -8,10 +8,12 @@ Read next: `keys.py`; `middleware.py` makes a `Call` for each request.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import field
 from typing import Any
 
 from firsthand.observe.records import Arrival
+from firsthand.observe.trace_context import TraceContext
 from firsthand.request import Priority
 from firsthand.values import dataclass
 
@@ -65,6 +67,8 @@ class Call:
     itl_ms_p50: float | None = None
     batch_max: int | None = None
     preemptions: int | None = None
+    manifest: str | None = None
+    trace: TraceContext | None = None
     arrival: Arrival | None = None  # once something of it was submitted
     sent_bytes: int = 0
     first_sent_s: float | None = None
@@ -99,3 +103,7 @@ def call_of(scope: Mapping[str, Any], now: float = 0.0) -> Call:
     state = scope.get("state")
     found = state.get(CALL) if isinstance(state, Mapping) else None
     return found if isinstance(found, Call) else Call("", Caller(), now)
+
+
+# The call in whose task something happens, for the log.
+CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import field, replace
 from typing import Any
 
+from firsthand.observe.trace_context import Headers, TraceContext, given_trace
 from firsthand.server.guard.access import Access, route_path, take_prefix_once
-from firsthand.server.guard.call import CALL, GATE, Call, Caller
+from firsthand.server.guard.call import CALL, CURRENT, GATE, Call, Caller
 from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.idempotency import Replies, read_key
 from firsthand.server.guard.incoming import (
@@ -68,7 +69,8 @@ class Rules:
 
 @dataclass(slots=True)
 class Guard:
-    """The app, guarded. `log` is told of every call when it has ended, `status` of its reply."""
+    """The app, guarded. `log` is told of every call when it has ended, `status` of its reply.
+    `begin_trace` gets the headers and the arrival of one that generates."""
 
     app: App
     gate: Gate
@@ -76,6 +78,7 @@ class Guard:
     replies: Replies = field(default_factory=Replies)
     log: Callable[[Call, Scope, int, float], None] = lambda call, scope, status, now: None
     draining: Callable[[], bool] = lambda: False
+    begin_trace: Callable[[Headers, float], TraceContext | None] = given_trace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -86,6 +89,7 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(choose_request_id(scope["headers"]), Caller(), self.gate.clock())
         scope.setdefault("state", {})["request_id"] = call.request_id
+        CURRENT.set(call)
         answer = Answer(send, self._headers(call), call, self.gate.clock)
         incoming = Incoming(receive, scope["headers"])
         try:
@@ -123,6 +127,8 @@ class Guard:
         path = route_path(scope)
         call.caller = rules.access.caller(method, path, headers)
         generates = method == "POST" and path in GENERATING
+        begin_trace = self.begin_trace if generates else given_trace
+        call.trace = begin_trace(headers, call.arrived_s)
         if generates:
             self.gate.check(call)
         body = b""
@@ -173,6 +179,8 @@ class Guard:
 
         def found() -> Iterable[tuple[str, str]]:
             yield "x-request-id", call.request_id
+            if call.trace is not None:
+                yield from call.trace.headers
             level = self.gate.level(call.queue)
             if level:
                 yield "x-degradation-level", str(level)

@@ -1,0 +1,96 @@
+"""Every line of the log: whose request it belongs to, in one form whoever writes it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from firsthand.generation.child_log import MAX_LINES, Lines, give_out
+from firsthand.generation.frames import Logged
+from firsthand.observe.trace_context import TraceContext
+from firsthand.server.guard.call import CURRENT, Call, Caller
+from firsthand.server.logs import TextFormatter, configure_logging, tell
+from tests.server.guarded import AUTH, CHAT, guarded
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+Found = Callable[[], list[dict[str, object]]]
+
+
+@pytest.fixture
+def lines() -> Iterator[Found]:
+    root, stream = logging.getLogger(), io.StringIO()
+    before, level = root.handlers[:], root.level
+    handler = configure_logging("info", "json", stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.removeHandler(handler)
+    for old in before:
+        root.addHandler(old)
+    root.setLevel(level)
+    logging.getLogger("firsthand").setLevel(logging.NOTSET)
+
+
+def test_s_66_s_95_a_line_names_the_request_in_whose_task_it_was_written(lines: Found) -> None:
+    """Lines of libraries too; null where there is no request."""
+    tell("x", "before")
+    token = CURRENT.set(Call("r1", Caller(), 0.0, trace=TraceContext(TRACE, SPAN)))
+    logging.getLogger("somebody.else").warning("inside")
+    CURRENT.reset(token)
+    before, inside = lines()
+    assert list(before)[:5] == ["timestamp", "level", "module", "message", "request_id"]
+    assert before["request_id"] is None
+    assert (inside["request_id"], inside["trace_id"], inside["span_id"]) == ("r1", TRACE, SPAN)
+    assert inside["module"] == "somebody.else"
+
+
+def test_a_callers_trace_is_in_the_line_of_its_request(lines: Found) -> None:
+    with guarded() as server:
+        trace = f"traceparent: 00-{TRACE}-{SPAN}-01\r\nX-Request-Id: mine\r\n"
+        _, answer = server.post("/v1/chat/completions", CHAT, AUTH + trace)
+        assert b"x-request-id: mine" in answer and b"traceparent" not in answer
+        server.service.fault = RuntimeError("zebra-9931")
+        assert server.post("/v1/chat/completions", CHAT)[0] == 500
+    told = [one for one in lines() if one.get("event") == "request"]
+    assert (told[0]["request_id"], told[0]["trace_id"]) == ("mine", TRACE)
+    fault, failed = [one for one in lines() if one["level"] == "error"]
+    assert fault["request_id"] == failed["request_id"] and failed["outcome"] == "failed"
+    error = fault["error"]
+    assert isinstance(error, dict) and error["type"] == "RuntimeError" and error["stack"]
+    assert "zebra-9931" not in json.dumps(lines())
+
+
+def test_an_engines_lines_come_out_in_the_same_stream(lines: Found) -> None:
+    child = Lines()
+    record = logging.getLogger("firsthand.engine").makeRecord
+    for number in range(MAX_LINES + 5):
+        child.emit(record("firsthand.engine", 30, "", 0, "line %d", (number,), None))
+    try:
+        raise ValueError("zebra-9931")
+    except ValueError as fault:
+        info = (type(fault), fault, fault.__traceback__)
+        child.emit(record("firsthand.engine", 40, "", 0, "a step failed", (), info))
+    taken = child.take()
+    assert len(taken) == MAX_LINES and child.take() == [] and taken[0].message == "line 6"
+    give_out(taken[-1])
+    give_out(Logged(10, "firsthand.engine", "too low"))
+    (line,) = lines()
+    assert (line["level"], line["message"]) == ("error", "a step failed")
+    error = line["error"]
+    assert isinstance(error, dict) and error["type"] == "ValueError"
+    assert "test_logs.py" in error["stack"][0] and "zebra-9931" not in json.dumps(line)
+
+
+def test_a_receiver_that_is_away_is_told_once_a_minute(lines: Found) -> None:
+    for number in range(50):
+        logging.getLogger("opentelemetry.exporter").warning("again, attempt %d", number)
+    assert len(lines()) == 1
+
+
+def test_a_terminal_is_told_in_words() -> None:
+    record = logging.LogRecord("firsthand.x", 30, "", 0, "it is late", (), None)
+    vars(record)["facts"] = {"event": "late"}
+    text = TextFormatter().format(record)
+    assert text.endswith("WARNING it is late event=late") and "request_id" not in text
