@@ -86,6 +86,20 @@ def test_a_stream_is_recorded_to_its_last_byte_and_while_it_runs(server: Server)
     assert (found["state"], found["sent_bytes"]) == ("done", num_bytes)
 
 
+def test_s_66_one_id_in_header_body_log_and_recorder(server: Server) -> None:
+    answer = httpx.post(server.url + "/v1/completions", json=BODY, timeout=30)
+    request_id = answer.headers["x-request-id"]
+    reply_id = answer.json()["id"]
+    assert reply_id == "cmpl-" + request_id.removeprefix("req-")
+    found = record(server, reply_id)
+    assert found["id"] == request_id
+    assert [one for one in server.events() if one["request_id"] == request_id]
+    embedded = httpx.post(server.url + "/v1/embeddings", json={"input": "a"}, timeout=30)
+    found = record(server, embedded.json()["id"])
+    assert [one["name"] for one in found["stages"]][-2:] == ["prefill", "send"]
+    assert ask(server, "mine")[0].json()["id"] == "cmpl-mine"
+
+
 def test_what_was_refused_says_so_by_its_id(server: Server) -> None:
     assert ask(server, "wrong", temperature=-1)[0].status_code == 400
     found = record(server, "wrong")

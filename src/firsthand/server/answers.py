@@ -38,7 +38,7 @@ class Answers:
     ) -> None:
         self._submitted = submitted
         self._n = n
-        self._request_id = request_id
+        self.request_id = request_id
         self._on_finish = on_finish
         self._closed = False
 

@@ -22,8 +22,13 @@ from firsthand.server.guard.admission import MANIFEST_CHARS
 
 
 def new_id(prefix: str) -> str:
-    """Of a reply: `chatcmpl-…`, `cmpl-…`, `resp_…`."""
+    """Of a part of a reply: `call_…`, `msg_…`."""
     return f"{prefix}{secrets.token_hex(12)}"
+
+
+def reply_id(prefix: str, request_id: str) -> str:
+    """That of its request behind a prefix: the one that header, log, trace and recorder have."""
+    return prefix + request_id.removeprefix("req-")
 
 
 def now() -> int:

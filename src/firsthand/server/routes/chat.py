@@ -154,7 +154,7 @@ class ChatAnswer:
         self._form = form
         self._num_reasoning = 0
         self._readers = [ChoiceReader(form) for _ in range(answers.num_choices)]
-        head = {"id": writing.new_id("chatcmpl-"), "created": writing.now()}
+        head = {"id": writing.reply_id("chatcmpl-", answers.request_id), "created": writing.now()}
         self._head = {**head, "model": asked.model}
         self._chunk_head: dict[str, Any] = {**self._head, "object": "chat.completion.chunk"}
         if body.wants_usage_chunk:  # every other chunk has it as null, as OpenAI's do

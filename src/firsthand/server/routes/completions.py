@@ -130,7 +130,7 @@ class CompletionAnswer:
         self._n = body.n or 1
         self._echoes = echoes
         self._head: dict[str, Any] = {
-            "id": writing.new_id("cmpl-"),
+            "id": writing.reply_id("cmpl-", answers.request_id),
             "object": "text_completion",
             "created": writing.now(),
             "model": model,

@@ -22,6 +22,7 @@ from firsthand.generation.service import Prompt
 from firsthand.server import writing
 from firsthand.server.answers import unless_gone
 from firsthand.server.body import read_body
+from firsthand.server.headers import request_id_of
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.completions import read_prompts
@@ -48,7 +49,7 @@ def embeddings_router(house: House) -> APIRouter:
             completions = await _completions(house, request, asked, prompts, options)
         num_tokens = sum(prompt.num_tokens for prompt in prompts)
         reply = {
-            "id": writing.new_id("embd-"),
+            "id": writing.reply_id("embd-", request_id_of(request.scope)),
             "object": "list",
             "data": [
                 {"object": "embedding", "index": index, "embedding": _vector(shape, one, body)}

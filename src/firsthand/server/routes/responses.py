@@ -207,7 +207,7 @@ class ResponseAnswer:
         self._body = body
         self._answers = answers
         self._items = Items(form.reading, self._event)
-        self._id = writing.new_id("resp_")
+        self._id = writing.reply_id("resp_", answers.request_id)
         self._created = writing.now()
         self._num_events = 0
 
