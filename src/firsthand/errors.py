@@ -13,6 +13,7 @@ Read next: `request.py`.
     ├── DownloadFailed          a fetch that did not complete, or whose hash is wrong
     ├── CheckpointError         a file that is not what it claims; `file` and `tensor` say where
     ├── SourceRefused           data that cannot be read as what it should be, as a whole
+    ├── BooksUnbalanced         a run read more or fewer records than it accounts for
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
     └── EngineError             our own fault; the request it names has ended
         └── EngineUnavailable   no engine runs now, or it was lost; a later try may find one
@@ -74,6 +75,10 @@ class SourceRefused(FirsthandError):
     def __init__(self, part: str, message: str) -> None:
         super().__init__(f"{part}: {message}")
         self.part = part
+
+
+class BooksUnbalanced(FirsthandError):
+    """A run cannot account for each record that it read. A fault of ours; its output is suspect."""
 
 
 class UnsupportedModel(FirsthandError):

@@ -2,14 +2,17 @@
 
 import itertools
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from firsthand.data.check import Books, Reading, Report, check_file, opened
+from firsthand.data.books import Books
+from firsthand.data.check import Report, check_file
 from firsthand.data.contract import Ask, find_contract
 from firsthand.data.record import Accepted, Duplicate, Reason, Record, Rejected
 from firsthand.data.source import Limits
+from firsthand.data.sources.files import Reading, open_file
 from firsthand.errors import InvalidRequest, SourceRefused
 
 HEAD = b"request_id,text,max_length\n"
@@ -157,7 +160,7 @@ def test_data_6_8_rows_of_csv(tmp_path: Path) -> None:
     assert rejected[0].detail == "2 fields; the header has 3"
     for one in rejected:
         assert content[one.position.offset :].startswith(one.raw)
-    assert report.delimiter == ","
+    assert report.source.delimiter == ","
 
 
 def test_d_11_an_open_quote_to_the_end_of_a_large_file(tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_the_delimiter_is_the_headers(tmp_path: Path, delimiter: str) -> None:
     rows = [("request_id", "text"), ("1", "a"), ("2", "b")]
     content = "".join(delimiter.join(row) + "\n" for row in rows).encode()
     report, accepted, _ = outcome(tmp_path / "a.csv", content)
-    assert texts(accepted) == ["a", "b"] and report.delimiter == delimiter
+    assert texts(accepted) == ["a", "b"] and report.source.delimiter == delimiter
 
 
 @pytest.mark.parametrize("limit", [64 * 1024 - 3, 64 * 1024, 256 * 1024])
@@ -207,19 +210,21 @@ def test_data_5_a_line_in_another_encoding_is_refused_not_guessed(tmp_path: Path
     report, accepted, rejected = outcome(tmp_path / "a.jsonl", content)
     assert texts(accepted) == ["木头铜瓶和水"] * 2
     assert [(one.position.line, one.reason) for one in rejected] == [(2, Reason.BAD_ENCODING)]
-    assert report.encoding.name == "utf-8" and report.encoding.note
+    encoding = report.source.encoding
+    assert encoding is not None and encoding.name == "utf-8" and encoding.note
 
 
 def test_a_record_keeps_its_bytes_and_place(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"\xef\xbb\xbf" + HEAD + b'1,"a\r\nb",5\r\n2,c,\n')
-    with opened(path, Reading(), Ask) as file:
-        records = list(file.records)
+    with closing(open_file(path, Reading(), Ask)) as file:
+        records = list(file)
     content = path.read_bytes()
     for record in records:
         assert isinstance(record, Record)
         assert content[record.position.offset :].startswith(record.raw)
-    assert file.encoding.how == "mark" and file.encoding.mark_bytes == 3
+    encoding = file.facts.encoding
+    assert encoding is not None and encoding.how == "mark" and encoding.mark_bytes == 3
 
 
 def test_a_contract_of_ones_own(tmp_path: Path) -> None:

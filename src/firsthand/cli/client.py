@@ -12,20 +12,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import field
 from typing import Any
-from urllib.parse import urlsplit
 
-from firsthand.checks import shown
+from firsthand.addresses import Address, address_of, fault_of
 from firsthand.cli.conversation import Piece
 from firsthand.errors import EngineUnavailable, FirsthandError, InvalidRequest, ModelNotFound
 from firsthand.values import dataclass
 
-CONNECT_S = 10.0
-SILENCE_S = 600.0  # a long prompt is silent too, with servers that send no ping
 MAX_LINE_BYTES = 4 << 20
 MAX_BODY_BYTES = 16 << 20
 MAX_MESSAGE_CHARS = 500
@@ -33,22 +28,19 @@ MAX_MESSAGE_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`url` is that of the server, with or without `/v1`; made by `client_of`."""
+    """Made by `client_of`."""
 
-    scheme: str
-    host: str
-    port: int
-    path: str  # to which `/models` and the like are added; it ends with /v1
-    api_key: str | None = field(default=None, repr=False)
+    address: Address
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.path}"
+        return str(self.address)
 
     def models(self) -> list[dict[str, Any]]:
         """The cards of what is there. Raises FirsthandError."""
-        with closing(self._connect()) as connection:
-            found = _read_json(self, self._ask(connection, "GET", f"{self.path}/models", None))
+        with closing(self.address.connect()) as connection:
+            found = _read_json(
+                self, self._ask(connection, "GET", f"{self.address.path}/models", None)
+            )
         cards = found.get("data") if isinstance(found, dict) else None
         if not isinstance(cards, list) or not all(isinstance(card, dict) for card in cards):
             raise EngineUnavailable(f"{self}: is no server of OpenAI's API: it lists no models")
@@ -56,28 +48,19 @@ class Client:
 
     def own(self, path: str) -> dict[str, Any]:
         """What one of Firsthand's own routes says. Raises FirsthandError."""
-        with closing(self._connect()) as connection:
-            found = _read_json(
-                self, self._ask(connection, "GET", self.path.removesuffix("/v1") + path, None)
-            )
+        with closing(self.address.connect()) as connection:
+            whole = self.address.path.removesuffix("/v1") + path
+            found = _read_json(self, self._ask(connection, "GET", whole, None))
         if not isinstance(found, dict):
             raise EngineUnavailable(f"{self}: says what is no JSON object")
         return found
 
     def chat(self, body: Mapping[str, Any]) -> Generator[Piece]:
         """An answer as it comes; closing it ends the request, there too. Raises FirsthandError."""
-        with closing(self._connect()) as connection:
+        with closing(self.address.connect()) as connection:
             sent = {**body, "stream": True}
-            response = self._ask(connection, "POST", f"{self.path}/chat/completions", sent)
+            response = self._ask(connection, "POST", f"{self.address.path}/chat/completions", sent)
             yield from self._pieces(response)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                self.host, self.port, timeout=CONNECT_S, context=context
-            )
-        return http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_S)
 
     def _ask(
         self,
@@ -91,15 +74,13 @@ class Client:
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = json.dumps(body, ensure_ascii=False).encode()
-        if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
+        headers |= self.address.headers
         try:
-            connection.connect()
-            connection.sock.settimeout(SILENCE_S)
+            self.address.open(connection)
             connection.request(method, path, content, headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            raise EngineUnavailable(f"{self}: {_why(error)}") from None
+            raise EngineUnavailable(f"{self}: {fault_of(error)}") from None
         if response.status != 200:
             raise _refusal(self, response)
         return response
@@ -121,7 +102,7 @@ class Client:
             try:
                 line = response.readline(MAX_LINE_BYTES + 1)
             except (OSError, http.client.HTTPException) as error:
-                raise EngineUnavailable(f"{self}: {_why(error)}") from None
+                raise EngineUnavailable(f"{self}: {fault_of(error)}") from None
             if not line:
                 return
             if len(line) > MAX_LINE_BYTES:
@@ -133,19 +114,7 @@ class Client:
 
 def client_of(url: str, api_key: str | None) -> Client:
     """Raises InvalidRequest."""
-    try:
-        parts = urlsplit(url.strip().rstrip("/"))
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        usable = parts.scheme in ("http", "https") and parts.hostname
-    except ValueError:
-        usable = None
-    if not usable or parts.query or parts.fragment or parts.username:
-        message = f"must be an address such as http://127.0.0.1:8000, not {shown(url)}"
-        raise InvalidRequest("url", message)
-    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-        raise InvalidRequest("api_key", "holds a character that no key has")
-    path = parts.path if parts.path.endswith("/v1") else parts.path + "/v1"
-    return Client(parts.scheme, str(parts.hostname), port, path, api_key)
+    return Client(address_of(url, api_key))
 
 
 def _read_json(client: Client, response: http.client.HTTPResponse) -> Any:
@@ -153,7 +122,7 @@ def _read_json(client: Client, response: http.client.HTTPResponse) -> Any:
         content = response.read(MAX_BODY_BYTES + 1)
         return json.loads(content) if len(content) <= MAX_BODY_BYTES else None
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        raise EngineUnavailable(f"{client}: {_why(error)}") from None
+        raise EngineUnavailable(f"{client}: {fault_of(error)}") from None
 
 
 def _piece(client: Client, data: str) -> Piece:
@@ -204,13 +173,3 @@ def _message(value: Any) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "does not answer in time"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot be reached: {error.strerror}"
-    return f"does not speak HTTP as it should: {type(error).__name__}"

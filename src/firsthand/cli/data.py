@@ -8,7 +8,6 @@ Read next: `data/check.py`.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +21,9 @@ SHOWN = 10
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV or JSON lines.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines, a JSON array, or Parquet.")
+    ],
     contract: Annotated[
         str | None,
         typer.Option(
@@ -38,7 +39,7 @@ def check(
         str | None, typer.Option(help="Of CSV; default: what the header is parted by.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="csv or jsonl; default: by the file's name.")
+        str | None, typer.Option(help="csv, jsonl, json or parquet; default: by the file's name.")
     ] = None,
     show: Annotated[int, typer.Option(help="Show so many refused records.")] = SHOWN,
     strict: Annotated[
@@ -48,9 +49,10 @@ def check(
 ) -> None:
     """Read a file against a contract, and say what is accepted, and why the rest is not."""
     with reported(as_json):
-        from firsthand.data.check import Reading, Report, check_file
+        from firsthand.data.check import Report, check_file
         from firsthand.data.contract import find_contract
         from firsthand.data.record import Rejected
+        from firsthand.data.sources.files import Reading
 
         check_integer("show", show, 0)
         reading = Reading(kind=kind, encoding=encoding, delimiter=delimiter)
@@ -71,9 +73,9 @@ def check(
 
 
 def _show(report: Any, took_s: float, as_json: bool) -> None:
-    books = report.books
-    if report.encoding.ambiguous:
-        say(f"warning: encoding {report.encoding.name}: {report.encoding.note}")
+    books, source, encoding = report.books, report.source, report.source.encoding
+    if encoding is not None and encoding.ambiguous:
+        say(f"warning: encoding {encoding.name}: {encoding.note}")
     if as_json:
         print_json(
             {
@@ -81,10 +83,10 @@ def _show(report: Any, took_s: float, as_json: bool) -> None:
                 "accepted": books.accepted,
                 "quarantined": books.quarantined,
                 "duplicates": books.duplicates,
-                "encoding": report.encoding.name,
-                "encoding_decision": asdict(report.encoding),
-                "kind": report.kind,
-                "delimiter": report.delimiter,
+                "encoding": None if encoding is None else encoding.name,
+                "encoding_decision": None if encoding is None else encoding.to_dict(),
+                "kind": source.kind,
+                "delimiter": source.delimiter,
                 "contract": report.contract,
                 "contract_sha256": report.contract_hash,
                 "reasons": dict(books.reasons),
@@ -93,7 +95,9 @@ def _show(report: Any, took_s: float, as_json: bool) -> None:
         )
         return
     rate = f"{books.read / took_s:,.0f} records/s" if took_s else ""
-    how = f"{report.encoding.name} ({report.encoding.how}, {report.encoding.confidence})"
+    how = "-"
+    if encoding is not None:
+        how = f"{encoding.name} ({encoding.how}, {encoding.confidence})"
     print_table(
         ("read", "accepted", "quarantined", "duplicates", "encoding", "contract", ""),
         [

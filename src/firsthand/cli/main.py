@@ -5,8 +5,8 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
-`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`, `alerts.py`,
-`requests.py`, `replay.py`, `logs.py`.
+`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`, `jobs.py`,
+`quarantine.py`, `alerts.py`, `requests.py`, `replay.py`, `logs.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from firsthand.cli import (
     evaluate,
     generate,
     inspect,
+    jobs,
     logs,
     models,
     quantize,
+    quarantine,
     remote,
     replay,
     requests,
@@ -132,6 +134,7 @@ def build_app() -> typer.Typer:
         "selftest": check.selftest,
         "convert": models.convert,
         "merge": models.merge,
+        "run-batch": jobs.run_batch,
     }
     for name, command in commands.items():
         app.command(name, cls=Command)(flat(command))
@@ -191,7 +194,21 @@ def _config() -> typer.Typer:
 
 
 def _data() -> typer.Typer:
-    return _group("Records on their way to a model.", {"check": flat(data.check)})
+    commands = {
+        "check": flat(data.check),
+        "run": flat(jobs.run),
+        "trace": flat(quarantine.trace),
+        "lineage": flat(quarantine.lineage),
+    }
+    group = _group("Records on their way to a model, and their answers.", commands)
+    held = {
+        "ls": flat(quarantine.ls),
+        "show": flat(quarantine.show),
+        "fix": flat(quarantine.fix),
+        "replay": flat(quarantine.replay),
+    }
+    group.add_typer(_group("What a run has refused.", held), name="quarantine")
+    return group
 
 
 def _alerts() -> typer.Typer:

@@ -58,6 +58,11 @@ class Contract(BaseModel):
     version: ClassVar[str] = "1"
     key: ClassVar[str | None] = None
 
+    @classmethod
+    def called(cls) -> str:
+        """Its name and version."""
+        return f"{cls.__name__} {cls.version}"
+
 
 class Ask(Contract):
     """A text for the model: the contract where none is named."""
@@ -201,33 +206,45 @@ def _broken(error: ValidationError) -> Broken:
 
 
 def find_contract(name: str | None) -> type[Contract]:
-    """The contract of a name `module:Class` or `file.py:Class`; None: the one for a text.
-
-    The module is code that the user names and owns: it runs.
-    """
+    """The contract of a name `module:Class` or `file.py:Class`; None: the one for a text."""
     if name is None:
         return Ask
-    place, _, class_name = name.rpartition(":")
-    if not place or not class_name:
-        raise InvalidRequest("contract", f"{name[:80]!r} is not module:Class or file.py:Class")
-    try:
-        module = (
-            _file_module(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        )
-        found = getattr(module, class_name)
-    except (ImportError, OSError, SyntaxError, AttributeError) as error:
-        raise InvalidRequest("contract", f"{name[:80]!r} cannot be loaded: {error}") from error
+    found = find_named("contract", name)
     if not (isinstance(found, type) and issubclass(found, Contract)):
         raise InvalidRequest("contract", f"{name[:80]!r} is no class of firsthand.data.Contract")
     return found
 
 
+def find_named(field: str, name: str) -> Any:
+    """What stands under a name `module:name` or `file.py:name`.
+
+    The module is code that the user names and owns: it runs.
+    """
+    place, _, inside = name.rpartition(":")
+    if not place or not inside:
+        raise InvalidRequest(field, f"{name[:80]!r} is not module:name or file.py:name")
+    try:
+        module = (
+            _file_module(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        )
+        return getattr(module, inside)
+    except (ImportError, OSError, SyntaxError, AttributeError) as error:
+        raise InvalidRequest(field, f"{name[:80]!r} cannot be loaded: {error}") from error
+
+
 def _file_module(path: Path) -> Any:
-    name = f"contract_{path.stem}"
+    """One module per content of a file, also when several things of it are named."""
+    name = f"own_{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if spec is None or spec.loader is None:
         raise ImportError("no such file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where pydantic looks a class's annotations up
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

@@ -18,7 +18,8 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from dataclasses import asdict
+from typing import Any, BinaryIO
 
 from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
@@ -35,9 +36,8 @@ MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "ascii": "utf-8"}
-SINGLE_LF = re.compile(
-    r"(?!utf-16|utf-32|utf-7|hz|iso2022)"
-)  # in which the byte 0A is a line's end
+WIDE = re.compile(r"utf-(16|32)-[lb]e")
+NO_LINES = re.compile(r"utf-16$|utf-32$|utf-7|hz|iso2022")  # in which an LF is no fixed bytes
 PAIRS = re.compile(rb"[\xc2-\xdf][\x80-\xbf]")
 CHINESE_PAIRS = re.compile(
     rb"(?:[\xb0-\xd7][\xa1-\xbf]){2,}"
@@ -54,6 +54,15 @@ class Encoding:
     ambiguous: bool = False
     mark_bytes: int = 0
     note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def newline(self) -> bytes:
+        """The bytes of an LF."""
+        name = self.name or "ascii"
+        return "\n".encode(name) if WIDE.fullmatch(name) else b"\n"
 
     def text(self, content: bytes) -> str:
         """Raises UnicodeError: these bytes are none of the encoding (nothing is replaced)."""
@@ -79,17 +88,18 @@ def decide(stream: BinaryIO, name: str | None = None) -> Encoding:
     mark = next(((bom, known) for bom, known in MARKS if start.startswith(bom)), None)
     if name is not None:
         said = declared(name)
-        if mark is not None and mark[1] == said.name:
-            return Encoding(said.name, "declared", 1.0, mark_bytes=len(mark[0]))
+        if mark is not None and mark[1].startswith(str(said.name)):
+            return Encoding(mark[1], "declared", 1.0, mark_bytes=len(mark[0]))
         return said
     if mark is not None:
         return Encoding(mark[1], "mark", 1.0, mark_bytes=len(mark[0]))
     return _Evidence.of(start, stream).decision()
 
 
-def has_single_line_feeds(name: str | None) -> bool:
-    """Whether lines can be cut from the bytes as they are."""
-    return name is None or SINGLE_LF.match(name) is not None
+def has_lines(name: str | None) -> bool:
+    """Whether lines can be cut from the bytes as they are. UTF-16 without a byte order mark must
+    say which of the two it is."""
+    return name is None or NO_LINES.match(name) is None
 
 
 @dataclass(slots=True)

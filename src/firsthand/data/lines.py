@@ -1,8 +1,8 @@
 """Physical lines of a stream of bytes, each with its number and place, in bounded memory.
 
 Owns: where a line ends: at LF or CRLF, nowhere else.
-May not know: encodings, but that LF is the byte 0A in all of them; what a line means.
-Read next: `jsonl.py`, `csv_file.py`.
+May not know: encodings, but the bytes of LF in one; what a line means.
+Read next: `sources/jsonl.py`, `sources/csv_file.py`.
 
 A line is cut from bytes, before anything is decoded: no character can lie across the edge of a
 buffer, and U+2028 or U+0085 inside a text ends nothing.
@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 from firsthand.data.record import KEPT_RAW_BYTES
 
 MAX_LINE_BYTES = 1024 * 1024
+LF = b"\n"
 
 
 class Line(NamedTuple):
@@ -30,7 +31,11 @@ class Line(NamedTuple):
 
 
 def read_lines(
-    stream: BinaryIO, max_bytes: int = MAX_LINE_BYTES, start: int = 0, number: int = 0
+    stream: BinaryIO,
+    max_bytes: int = MAX_LINE_BYTES,
+    start: int = 0,
+    number: int = 0,
+    newline: bytes = LF,
 ) -> Iterator[Line]:
     """Every line of a stream that stands at byte `start`, behind line `number`.
 
@@ -38,23 +43,48 @@ def read_lines(
     stream's). Memory is bounded by `max_bytes`, whatever the file holds.
     """
     offset = start
-    while content := stream.readline(max_bytes):
+    max_bytes -= max_bytes % len(newline)
+    readline = stream.readline if newline == LF else _Wide(stream, newline).readline
+    while content := readline(max_bytes):
         number += 1
-        if len(content) < max_bytes or content.endswith(b"\n"):
+        if len(content) < max_bytes or content.endswith(newline):
             yield Line(number, offset, content, len(content), None)
             offset += len(content)
             continue
         digest, num_bytes = hashlib.sha256(content), len(content)
         kept, more = content[:KEPT_RAW_BYTES], content
-        while not more.endswith(b"\n") and (more := stream.readline(max_bytes)):
+        while not more.endswith(newline) and (more := readline(max_bytes)):
             digest.update(more)
             num_bytes += len(more)
         yield Line(number, offset, kept, num_bytes, digest.hexdigest())
         offset += num_bytes
 
 
-def without_end(content: bytes) -> bytes:
+class _Wide:
+    """Lines whose characters have two or four bytes: the byte 0A is an LF only as part of one."""
+
+    def __init__(self, stream: BinaryIO, newline: bytes) -> None:
+        self._stream = stream
+        self._newline = newline
+        self._width = len(newline)
+
+    def readline(self, limit: int) -> bytes:
+        """As a stream's own; `limit` is a multiple of the width."""
+        content = b""
+        while len(content) < limit and (more := self._stream.readline(limit - len(content))):
+            content += more
+            if content.endswith(LF):
+                content += self._stream.read(-len(content) % self._width)
+                if content.endswith(self._newline):
+                    break
+        return content
+
+
+def without_end(content: bytes, newline: bytes = LF) -> bytes:
     """A line without its LF or CRLF."""
-    if content.endswith(b"\n"):
-        return content[: -2 if content.endswith(b"\r\n") else -1]
+    if content.endswith(newline):
+        content = content[: -len(newline)]
+        cr = newline.replace(LF, b"\r")
+        if content.endswith(cr) and len(content) % len(newline) == 0:
+            content = content[: -len(cr)]
     return content

@@ -12,6 +12,7 @@ balance: what was read is what was accepted, refused, or there before.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -37,6 +38,9 @@ class Reason(StrEnum):
     OUT_OF_RANGE = "out_of_range"
     WRONG_TYPE = "wrong_type"
     INVALID = "invalid"  # refused by a rule of the contract's own
+    FAILED = "failed"  # a transform raised
+    REFUSED = "refused"  # by the engine, as the caller's fault
+    POISON = "poison"  # tried three times, and each try failed
 
 
 class Position(NamedTuple):
@@ -46,6 +50,19 @@ class Position(NamedTuple):
     line: int  # the physical line on which it begins
     offset: int
     num_bytes: int
+    num_lines: int = 1
+    mark: Any = None  # what a table or a queue calls it: a key, the id of a message
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.num_bytes
+
+    @property
+    def last_line(self) -> int:
+        return self.line + self.num_lines - 1
+
+
+START = Position(0, 1, 0, 0, 0)  # before the first record of all
 
 
 @dataclass(slots=True)
@@ -59,6 +76,7 @@ class Record:
     raw: bytes
     fields: dict[str, Any]
     json: str | None = None  # the text of the fields, where they were read from JSON
+    from_texts: bool = False  # the fields are the cells of a table of texts
 
 
 @dataclass(slots=True)
@@ -68,6 +86,11 @@ class Accepted:
     record: Record
     key: str | None
     values: dict[str, Any]
+    claims: list[tuple[str, str]] = field(default_factory=list)  # what no later one may be
+
+    @property
+    def position(self) -> Position:
+        return self.record.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +130,8 @@ def rejected(
     """`sha256`: that of all bytes, where `raw` is only their start; else it is taken of `raw`."""
     digest = sha256 or hashlib.sha256(raw).hexdigest()
     return Rejected(position, raw[:KEPT_RAW_BYTES], digest, stage, reason, detail, field)
+
+
+def content_sha256(item: Record | Rejected) -> str:
+    """Of all its bytes."""
+    return item.sha256 if isinstance(item, Rejected) else hashlib.sha256(item.raw).hexdigest()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Sequence
 
 MAX_IN_MEMORY = 500_000
 CACHE_KIB = 32 * 1024
@@ -25,18 +26,28 @@ class Seen:
         self._recent: set[bytes] = set()
         self._table: sqlite3.Connection | None = None
 
-    def add(self, key: str) -> bool:
-        """Whether the key is new."""
-        digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
-        if self._table is not None:
-            cursor = self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
-            return cursor.rowcount == 1
-        if digest in self._recent:
+    def take(self, claims: Sequence[tuple[str, str]]) -> bool:
+        """Take all of these (kind of key, key), if each is new."""
+        digests = [digest_of(space, key) for space, key in claims]
+        if any(map(self._has, digests)):
             return False
+        for digest in digests:
+            self._add(digest)
+        return True
+
+    def _has(self, digest: bytes) -> bool:
+        if self._table is None:
+            return digest in self._recent
+        found = self._table.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,))
+        return found.fetchone() is not None
+
+    def _add(self, digest: bytes) -> None:
+        if self._table is not None:
+            self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
+            return
         self._recent.add(digest)
         if len(self._recent) >= self._max_in_memory:
             self._spill()
-        return True
 
     def _spill(self) -> None:
         # An empty name: a file that the system removes with the connection.
@@ -54,3 +65,8 @@ class Seen:
     def close(self) -> None:
         if self._table is not None:
             self._table.close()
+
+
+def digest_of(space: str, key: str) -> bytes:
+    """What stands for a key of one kind."""
+    return hashlib.blake2b(f"{space}\0{key}".encode(), digest_size=16).digest()

@@ -1,15 +1,19 @@
-"""What all sources of files share: how a record is numbered, refused and opened.
+"""What every source is: records in their order, that can go on where an earlier run ended.
 
-Owns: the limits of a record, and the making of a Rejected.
+Owns: the protocol, what is said of a source, the limits of a record, and the making of a Rejected.
 May not know: the syntax of any format.
-Read next: `jsonl.py`, `csv_file.py`.
+Read next: `sources/files.py` (files), `sources/messages.py` (queues), `sources/tables.py` (SQL).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
 from firsthand.data.encoding import Encoding
 from firsthand.data.lines import MAX_LINE_BYTES, Line
-from firsthand.data.record import Position, Reason, Rejected, rejected
+from firsthand.data.record import Position, Reason, Record, Rejected, rejected
 from firsthand.values import dataclass
 
 READ = "read"  # the stage of what a source itself refuses
@@ -20,6 +24,54 @@ class Limits:
     """What one record may cost."""
 
     record_bytes: int = MAX_LINE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """`name`: where records come from, as lineage calls it. `size`: in bytes, of a table in rows;
+    None: nobody knows. `version`: what tells this content from another, for whoever comes back to
+    it. `live`: messages come while it runs, and may come twice."""
+
+    kind: str
+    name: str
+    encoding: Encoding | None = None
+    delimiter: str | None = None
+    columns: tuple[str, ...] = ()
+    size: int | None = None
+    version: str = ""
+    live: bool = False
+
+    def share(self, position: Position) -> float | None:
+        """How much of it lies before the end of a record."""
+        if not self.size:
+            return None
+        return min(1.0, (position.end or position.record) / self.size)
+
+
+class Source(Protocol):
+    """Made by an `open_…` function, which says behind which position to begin. One run reads it
+    once; every method is called by one thread at a time."""
+
+    @property
+    def facts(self) -> SourceFacts: ...
+
+    def __iter__(self) -> Iterator[Record | Rejected]: ...
+
+    def check(self) -> None:
+        """Before what was read becomes durable. Raises SourceRefused: it changed meanwhile."""
+
+    def done(self, positions: Sequence[Position]) -> None:
+        """What became of these is durable: a queue acknowledges them."""
+
+    def close(self) -> None: ...
+
+
+class Unmoved:
+    """The answers of a source that keeps still: nothing to compare, nothing to acknowledge."""
+
+    def check(self) -> None: ...
+
+    def done(self, positions: Sequence[Position]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +87,23 @@ def refused(position: Position, raw: bytes, flaw: Flaw, sha256: str | None = Non
     return rejected(position, raw, READ, flaw.reason, flaw.detail, sha256=sha256)
 
 
+def row_record(number: int, mark: Any, fields: dict[str, Any]) -> Record:
+    """A row of a table. Its bytes are the JSON of its fields, in their order."""
+    raw = json.dumps(fields, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+    return Record(Position(number, number, 0, 0, 1, mark), raw, fields)
+
+
 def position_of(line: Line, record: int) -> Position:
     return Position(record, line.number, line.offset, line.num_bytes)
 
 
 def too_long(line: Line, limits: Limits) -> Flaw:
+    return too_long_flaw(line.num_bytes, limits)
+
+
+def too_long_flaw(num_bytes: int, limits: Limits) -> Flaw:
     return Flaw(
-        Reason.TOO_LONG, f"{line.num_bytes} bytes; the limit is {limits.record_bytes} per record"
+        Reason.TOO_LONG, f"{num_bytes} bytes; the limit is {limits.record_bytes} per record"
     )
 
 

@@ -1,8 +1,8 @@
 """What lies between a source and a sink: generators over one record at a time.
 
-Owns: the stages that every run has: the contract, and each key once.
+Owns: the stages that every run has: the contract, the transforms, and each key once.
 May not know: where records come from or go to.
-Read next: `check.py`.
+Read next: `transforms.py`, `check.py`.
 
 A stage takes and gives an iterator, passes on what is not its own business, and can be tested with
 a list. A file and a queue go through the same ones.
@@ -10,37 +10,62 @@ a list. A file and a queue go through the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from firsthand.data.contract import Broken, Checker, Contract
-from firsthand.data.record import Accepted, Duplicate, Record, Rejected, rejected
+from firsthand.data.record import Accepted, Duplicate, Reason, Record, Rejected, rejected
 from firsthand.data.seen import Seen
+from firsthand.data.transforms import Transform
 
 CONTRACT = "contract"  # the stage of what a contract refuses
 
 
 def checked(
-    records: Iterable[Record | Rejected], checker: Checker, from_texts: bool = False
+    records: Iterable[Record | Rejected], checker: Checker
 ) -> Iterator[Accepted | Rejected]:
-    """Records against a contract. `from_texts`: their fields are the cells of a table of texts."""
+    """Records against a contract."""
     key_name = checker.contract.key
     for record in records:
         if isinstance(record, Rejected):
             yield record
             continue
         try:
-            values = _values(record, checker, from_texts)
+            values = _values(record, checker)
         except Broken as broken:
             place, raw = record.position, record.raw
             yield rejected(place, raw, CONTRACT, broken.reason, broken.detail, field=broken.field)
             continue
         found = values.model_dump()
         key = None if key_name is None else str(found[key_name])
-        yield Accepted(record, key, found)
+        yield Accepted(record, key, found, [] if key is None else [("key", key)])
 
 
-def _values(record: Record, checker: Checker, from_texts: bool) -> Contract:
-    if from_texts:
+def transformed(
+    items: Iterable[Accepted | Rejected], transforms: Sequence[Transform]
+) -> Iterator[Accepted | Rejected]:
+    """Each transform in turn. What one raises refuses that record, and no other."""
+    for item in items:
+        outcome = item
+        for transform in transforms:
+            if isinstance(outcome, Rejected):
+                break
+            outcome = _transformed(outcome, transform)
+        yield outcome
+
+
+def _transformed(item: Accepted, transform: Transform) -> Accepted | Rejected:
+    try:
+        return transform.apply(item)
+    except Broken as broken:
+        reason, detail, field = broken.reason, broken.detail, broken.field
+    except Exception as error:  # the user's own code may raise anything
+        reason, detail, field = Reason.FAILED, f"{type(error).__name__}: {error}"[:200], None
+    record = item.record
+    return rejected(record.position, record.raw, transform.name, reason, detail, field=field)
+
+
+def _values(record: Record, checker: Checker) -> Contract:
+    if record.from_texts:
         return checker.texts(record.fields)
     if record.json is not None:
         return checker.json(record.json)
@@ -50,9 +75,10 @@ def _values(record: Record, checker: Checker, from_texts: bool) -> Contract:
 def unique(
     items: Iterable[Accepted | Rejected], seen: Seen
 ) -> Iterator[Accepted | Rejected | Duplicate]:
-    """Each key once, the first time it is accepted. A refused record takes no key."""
+    """Each key once, the first time it is accepted. A refused record takes no key, and neither
+    does a duplicate."""
     for item in items:
-        if isinstance(item, Accepted) and item.key is not None and not seen.add(item.key):
-            yield Duplicate(item.record.position, item.key)
+        if isinstance(item, Accepted) and not seen.take(item.claims):
+            yield Duplicate(item.position, item.key or item.claims[-1][1])
         else:
             yield item

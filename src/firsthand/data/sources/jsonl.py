@@ -2,7 +2,7 @@
 
 Owns: which lines are records, and what of JSON is refused.
 May not know: the contract; what a field means.
-Read next: `contract.py`.
+Read next: `../contract.py`.
 
 Strict as `files.strict_json` is, with integers of at most 19 digits and without NUL. Only LF
 and CRLF end a line. Blank lines are no records.
@@ -15,28 +15,34 @@ from typing import Any, BinaryIO
 
 from firsthand.data.encoding import Encoding
 from firsthand.data.lines import read_lines, without_end
-from firsthand.data.record import Reason, Record, Rejected
+from firsthand.data.record import START, Position, Reason, Record, Rejected
 from firsthand.data.source import Flaw, Limits, decoded, position_of, refused, too_long
 from firsthand.files import DoubledKey, strict_json
 
 MAX_INTEGER_DIGITS = 19
 NO_LIMITS = Limits()
+BLANK = b" \t\r\n\0"  # NUL: half of a blank in UTF-16
 
 
 def read_jsonl(
-    stream: BinaryIO, encoding: Encoding, limits: Limits = NO_LIMITS
+    stream: BinaryIO,
+    encoding: Encoding,
+    limits: Limits = NO_LIMITS,
+    after: Position = START,
 ) -> Iterator[Record | Rejected]:
-    """Every record of a stream that stands behind its byte order mark, if it has one."""
-    record = 0
-    for line in read_lines(stream, limits.record_bytes, encoding.mark_bytes):
-        if not line.content.strip():
+    """Every record behind `after`."""
+    record, newline = after.record, encoding.newline
+    start = after.end or encoding.mark_bytes
+    stream.seek(start)
+    for line in read_lines(stream, limits.record_bytes, start, after.last_line, newline):
+        if not line.content.strip(BLANK):
             continue
         record += 1
         position = position_of(line, record)
         try:
             if line.sha256 is not None:
                 raise too_long(line, limits)
-            raw = without_end(line.content)
+            raw = without_end(line.content, newline)
             text = decoded(raw, encoding)
             yield Record(position, raw, parse_object(text), text)
         except Flaw as flaw:

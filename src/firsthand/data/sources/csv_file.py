@@ -2,7 +2,7 @@
 
 Owns: the header, the delimiter, which lines make a row, and which rows are refused.
 May not know: the contract; what a column means.
-Read next: `contract.py`.
+Read next: `../contract.py`.
 
 RFC 4180, with the delimiter declared or taken from the header (, ; tab |), and said. A row has as
 many fields as the header, else it is refused: nothing is shifted or filled. A trailing comma is one
@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from firsthand.data.encoding import Encoding
 from firsthand.data.lines import Line, read_lines, without_end
-from firsthand.data.record import Position, Reason, Record, Rejected
+from firsthand.data.record import START, Position, Reason, Record, Rejected
 from firsthand.data.source import Flaw, Limits, decoded, position_of, refused, too_long
 from firsthand.errors import InvalidRequest, SourceRefused
 from firsthand.values import dataclass
@@ -36,7 +36,7 @@ class Header:
 
 
 class CsvReader:
-    """Reads a stream that stands behind its byte order mark, if it has one.
+    """The rows of a stream behind `after`; the header is read in any case.
 
     Raises SourceRefused at once: a header that cannot be one. An empty file has no columns.
     """
@@ -47,43 +47,54 @@ class CsvReader:
         encoding: Encoding,
         delimiter: str | None = None,
         limits: Limits = NO_LIMITS,
+        after: Position = START,
     ) -> None:
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n\0'):
             raise InvalidRequest("delimiter", f"is one character, not {delimiter[:8]!r}")
         self._encoding = encoding
         self._limits = limits
-        self._lines = _Lines(read_lines(stream, limits.record_bytes, encoding.mark_bytes))
+        self._newline = encoding.newline
+        self._record = after.record
+        self._lines = self._lines_from(stream, encoding.mark_bytes, 0)
         self.header = self._read_header(delimiter)
+        if after.record:
+            self._lines = self._lines_from(stream, after.end, after.last_line)
 
     def __iter__(self) -> Iterator[Record | Rejected]:
         columns, num_columns = self.header.columns, len(self.header.columns)
-        record = 0
+        record, blank = self._record, (self._newline, "\r\n".encode(self._encoding.name or "ascii"))
         for line in self._lines:
-            if line.content in (b"\n", b"\r\n"):
+            if line.content in blank:
                 continue
             record += 1
             position, raw = position_of(line, record), line.content
             try:
                 if line.sha256 is not None:
                     raise too_long(line, self._limits)
-                values, raw = self._row(line)
-                if len(raw) != line.num_bytes:
-                    position = Position(record, line.number, line.offset, len(raw))
+                values, taken = self._row(line)
+                if len(taken) > 1:
+                    raw = b"".join(one.content for one in taken)
+                    position = Position(record, line.number, line.offset, len(raw), len(taken))
                 if len(values) != num_columns:
                     found = f"{len(values)} fields; the header has {num_columns}"
                     raise Flaw(Reason.COLUMN_COUNT, found)
-                yield Record(position, without_end(raw), dict(zip(columns, values, strict=True)))
+                fields = dict(zip(columns, values, strict=True))
+                yield Record(position, without_end(raw, self._newline), fields, from_texts=True)
             except Flaw as flaw:
                 yield refused(position, raw, flaw, line.sha256)
 
-    def _row(self, line: Line) -> tuple[list[str], bytes]:
-        """The fields of the row that begins with a line, and its bytes. Raises Flaw."""
+    def _lines_from(self, stream: BinaryIO, start: int, number: int) -> _Lines:
+        stream.seek(start)
+        return _Lines(read_lines(stream, self._limits.record_bytes, start, number, self._newline))
+
+    def _row(self, line: Line) -> tuple[list[str], list[Line]]:
+        """The fields of the row that begins with a line, and its lines. Raises Flaw."""
         if b'"' not in line.content:
-            text = decoded(without_end(line.content), self._encoding)
-            return text.split(self.header.delimiter), line.content
+            text = decoded(without_end(line.content, self._newline), self._encoding)
+            return text.split(self.header.delimiter), [line]
         return self._quoted_row(line, self.header.delimiter)
 
-    def _quoted_row(self, first: Line, delimiter: str) -> tuple[list[str], bytes]:
+    def _quoted_row(self, first: Line, delimiter: str) -> tuple[list[str], list[Line]]:
         taken: list[Line] = []
 
         def texts() -> Iterator[str]:
@@ -102,7 +113,7 @@ class CsvReader:
             if isinstance(error, Flaw):
                 raise
             raise Flaw(Reason.BAD_QUOTES, str(error)) from error
-        return values, b"".join(line.content for line in taken)
+        return values, taken
 
     def _read_header(self, delimiter: str | None) -> Header:
         line = next(self._lines, None)
@@ -111,7 +122,7 @@ class CsvReader:
         try:
             if line.sha256 is not None:
                 raise too_long(line, self._limits)
-            text = decoded(without_end(line.content), self._encoding)
+            text = decoded(without_end(line.content, self._newline), self._encoding)
             if "\r" in text:
                 raise Flaw(Reason.BAD_QUOTES, "lines end in CR alone; LF or CRLF ends a line")
             delimiter = delimiter or max(DELIMITERS, key=text.count)

@@ -1,0 +1,217 @@
+"""The commands that carry records through a model: data run, run-batch.
+
+Owns: their options, which engine answers, how progress and books are shown.
+May not know: how a job is done.
+Read next: `../data/running.py`; `quarantine.py`, for what such a run has refused.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from firsthand.cli import options
+from firsthand.cli.output import CHECK_FAILED, print_json, print_table, reported, say
+from firsthand.cli.remote import ApiKey, first_key
+from firsthand.errors import InvalidRequest
+
+TELL_S = 10.0  # between two lines of progress where no terminal is
+LIVE_S = 0.5
+HTTP_WIDTH = 32
+JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job's file of TOML.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an earlier run ended or died.")]
+Limit = Annotated[int | None, typer.Option(help="Read so many records now; default: all.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit with 3 where a record is in quarantine.")
+]
+
+
+def run(
+    job: JobPath,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and check; ask and write nothing.")
+    ] = False,
+    resume: Resume = False,
+    limit: Limit = None,
+    api_key: ApiKey = None,
+    strict: Strict = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Carry out a job: records of a source through contract, transforms and engine to a sink."""
+    with reported(as_json):
+        from firsthand.data.job import read_job
+        from firsthand.data.running import How, run_job
+
+        found = read_job(job)
+        if dry_run:
+            _try(found, limit, as_json)
+            return
+        how = How(resume, _checked(limit), tell_progress())
+        outcome = run_job(found, engine_of(found, api_key), how)
+        _show(found, outcome, as_json)
+        if strict and outcome.books.quarantined:
+            raise typer.Exit(CHECK_FAILED)
+
+
+def run_batch(
+    source: Annotated[
+        Path, typer.Option("-i", "--input", metavar="FILE", help="Requests, one per line.")
+    ],
+    sink: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the responses go.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="To be loaded here: a known name, a path, or a hub id.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Or of a server that answers.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What the lines call the model; default: as --model.")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Requests at once; default: what keeps the batch full.")
+    ] = None,
+    resume: Resume = False,
+    limit: Limit = None,
+    api_key: ApiKey = None,
+    strict: Strict = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Answer a file of requests in OpenAI's batch format."""
+    with reported(as_json):
+        from firsthand.data.batch import BatchForm, batch_job
+        from firsthand.data.running import How, run_job
+
+        if (model is None) == (url is None):
+            raise InvalidRequest("model", "takes --model, to load it here, or --url of a server")
+        given = {"model": model, "url": url, "name": name, "width": width}
+        job = batch_job(source, sink, {key: value for key, value in given.items() if value})
+        how = How(resume, _checked(limit), tell_progress())
+        outcome = run_job(job, engine_of(job, api_key), how, BatchForm)
+        _show(job, outcome, as_json)
+        if strict and outcome.books.quarantined:
+            raise typer.Exit(CHECK_FAILED)
+
+
+def engine_of(job: Any, api_key: str | None) -> Callable[[], Any] | None:
+    """What opens the engine that a job names; None: it names none."""
+    part = job.file.engine
+    if part is None:
+        return None
+
+    def over_http() -> Any:
+        from firsthand.addresses import address_of
+        from firsthand.data.http_engine import HttpEngine
+
+        return HttpEngine(address_of(part.url, first_key(api_key)), part.width or HTTP_WIDTH)
+
+    def inside() -> Any:
+        from firsthand.generation.load_options import LoadOptions
+        from firsthand.generation.service_values import ServiceOptions
+        from firsthand.server.inside import InsideEngine
+
+        place = job.folder / part.model
+        model = place if place.exists() else part.model
+        say(f"loading {part.model}")
+        load = LoadOptions(max_sequences=part.batch)
+        return InsideEngine(ServiceOptions(model, load, part.name or part.model), part.width)
+
+    return inside if part.url is None else over_http
+
+
+def tell_progress() -> Callable[[Any], None]:
+    """Rate, rejects and time left: on a terminal in one line that changes, else now and then."""
+    live = sys.stderr.isatty()
+    told_s = time.monotonic()
+
+    def tell(progress: Any) -> None:
+        nonlocal told_s
+        now_s = time.monotonic()
+        if now_s - told_s >= (LIVE_S if live else TELL_S):
+            told_s = now_s
+            say(progress_line(progress), end="\r" if live else "\n")
+
+    return tell
+
+
+def progress_line(progress: Any) -> str:
+    books, share = progress.books, progress.share
+    parts = [
+        f"{books.read:,} read",
+        f"{progress.per_second:,.0f}/s",
+        f"{books.quarantined:,} in quarantine",
+        f"{books.duplicates:,} duplicates",
+    ]
+    if share is not None:
+        parts.insert(0, f"{share:.0%}")
+    if progress.left_s is not None:
+        parts.append(f"{progress.left_s:,.0f} s left")
+    return ", ".join(parts)
+
+
+def books_dict(books: Any) -> dict[str, Any]:
+    return {
+        "read": books.read,
+        "accepted": books.accepted,
+        "quarantined": books.quarantined,
+        "duplicates": books.duplicates,
+        "reasons": dict(books.reasons),
+    }
+
+
+def print_books(books: Any) -> None:
+    print_table(
+        ("read", "out", "quarantined", "duplicates"),
+        [tuple(map(str, (books.read, books.accepted, books.quarantined, books.duplicates)))],
+    )
+    for reason, count in books.reasons.most_common():
+        print(f"  {count}  {reason}")
+
+
+def _checked(limit: int | None) -> int | None:
+    from firsthand.checks import check_integer
+
+    if limit is not None:
+        check_integer("limit", limit, 0)
+    return limit
+
+
+def _show(job: Any, outcome: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                **books_dict(outcome.books),
+                "now": outcome.num_now,
+                "ended": outcome.ended,
+                "sink": outcome.sink,
+                "ledger": str(job.ledger),
+                "source": outcome.source,
+            }
+        )
+        return
+    print_books(outcome.books)
+    if not outcome.ended:
+        say("the source has more; --resume goes on")
+    if outcome.books.quarantined:
+        say(f"firsthand data quarantine ls {job.ledger} shows what was refused")
+
+
+def _try(job: Any, limit: int | None, as_json: bool) -> None:
+    from firsthand.data.books import Books
+    from firsthand.data.record import Rejected
+    from firsthand.data.running import try_job
+
+    for item in try_job(job, _checked(limit)):
+        if isinstance(item, Books):
+            if as_json:
+                print_json({**books_dict(item), "dry_run": True})
+            else:
+                print_books(item)
+        elif isinstance(item, Rejected):
+            say(f"record {item.position.record}: {item.stage}: {item.reason}: {item.detail}")

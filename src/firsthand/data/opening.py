@@ -1,0 +1,44 @@
+"""From a job's words to a source, or a sink: which file of the package each kind has.
+
+Owns: the choice.
+May not know: how any of them works; an extra is loaded when a job names it.
+Read next: `sources/files.py`, `sources/tables.py`, `sources/messages.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from firsthand.data.job import QUEUES, Job
+from firsthand.data.record import Position
+from firsthand.data.sink import Sink
+from firsthand.data.sinks.jsonl import open_jsonl
+from firsthand.data.source import Source
+from firsthand.data.sources.files import Reading, open_file
+from firsthand.errors import InvalidRequest
+
+
+def open_source(job: Job, after: Position) -> Source:
+    """Its records behind `after`. Raises SourceRefused, InvalidRequest."""
+    part = job.file.source
+    if part.path is not None:
+        reading = Reading(part.kind, part.encoding, part.delimiter)
+        return open_file(job.folder / part.path, reading, job.contract, after)
+    if part.kind == "sql":
+        from firsthand.data.sources.tables import open_table
+
+        return open_table(part, job.folder, job.contract, after)
+    if part.kind in QUEUES:
+        from firsthand.data.queues.opening import open_queue
+        from firsthand.data.sources.messages import MessageSource
+
+        return MessageSource(open_queue(part, job.folder), job.source_name, part, after)
+    raise InvalidRequest("source.kind", f"of a url is one of sql, {', '.join(QUEUES)}")
+
+
+def open_sink(job: Job, state: Any) -> Sink:
+    """As it was when `state` was committed. Raises SourceRefused, InvalidRequest."""
+    part = job.file.sink
+    if part.path is None:
+        raise InvalidRequest("sink.path", "names the file that outputs go to")
+    return open_jsonl(job.folder / part.path, state)

@@ -1,0 +1,241 @@
+"""A job carried out: begun, gone on with after a crash, tried without effect; its books checked.
+
+Owns: how source, stages, engine, sink and ledger are put together, and what a crash costs a record
+that may have caused it.
+May not know: what any of them does inside.
+Read next: `pipeline.py`.
+
+Whoever dies three times without getting on reads one record at a time, and writes down which before
+it begins with it: the one at which it dies then goes into quarantine, and the others do not.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from firsthand.data.books import Books
+from firsthand.data.contract import Checker
+from firsthand.data.engines import MAX_TRIES, Engine, EngineFacts, facts_of
+from firsthand.data.forms import JobForm
+from firsthand.data.identity import identity_of
+from firsthand.data.job import Job
+from firsthand.data.ledger import Ledger, open_ledger
+from firsthand.data.opening import open_sink, open_source
+from firsthand.data.pipeline import Run
+from firsthand.data.record import (
+    START,
+    Accepted,
+    Position,
+    Reason,
+    Record,
+    Rejected,
+    content_sha256,
+    rejected,
+)
+from firsthand.data.run_parts import Form, Progress, RunOptions
+from firsthand.data.seen import Seen
+from firsthand.data.source import Source
+from firsthand.data.stages import checked, transformed, unique
+from firsthand.errors import CapacityExceeded, FirsthandError, SourceRefused
+from firsthand.values import dataclass
+
+RUN = "run"  # the stage of what is refused because the process died of it
+FormOf = Callable[[EngineFacts | None], Form]
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a run, and of those before it that wrote the same output."""
+
+    books: Books
+    num_now: int
+    ended: bool  # the whole source was read
+    sink: str
+    source: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """`limit`: so many records in this run; None: all."""
+
+    resume: bool = False
+    limit: int | None = None
+    tell: Tell = lambda progress: None
+
+
+def run_job(
+    job: Job,
+    open_engine: Callable[[], Engine] | None,
+    how: How,
+    form_of: FormOf | None = None,
+) -> Outcome:
+    """Raises SourceRefused, InvalidRequest, EngineUnavailable, CapacityExceeded, OSError, and
+    BooksUnbalanced. Whatever was finished is kept; with `how.resume` another call goes on."""
+    if not how.resume and job.ledger.exists():
+        message = f"a run has begun; --resume goes on with it, and without {job.ledger} and its "
+        raise SourceRefused(str(job.ledger), message + "output another can begin")
+    try:
+        with ExitStack() as opened:
+            ledger = opened.enter_context(closing(open_ledger(job.ledger, job.facts())))
+            return _run(job, open_engine, how, form_of or partial(JobForm, job), ledger, opened)
+    except sqlite3.Error as error:
+        raise CapacityExceeded(f"{job.ledger}: {error}") from error
+
+
+def _run(
+    job: Job,
+    open_engine: Callable[[], Engine] | None,
+    how: How,
+    form_of: FormOf,
+    ledger: Ledger,
+    opened: ExitStack,
+) -> Outcome:
+    before, starts = ledger.position, (ledger.fact("starts") or 0) + 1
+    source = opened.enter_context(closing(open_source(job, before)))
+    _check_source(ledger, source)
+    sink = opened.enter_context(closing(open_sink(job, ledger.fact("sink"))))
+    if ledger.fact("sink") is None:
+        ledger.set_fact("sink", sink.flush())
+    engine = facts = None
+    over = bool(ledger.fact("ended")) and not source.facts.live
+    if open_engine is not None and not over:
+        engine = opened.enter_context(closing(open_engine()))
+        facts = facts_of(engine, job.file.engine.name if job.file.engine is not None else None)
+        _check_fact(ledger, "model", facts.to_dict())
+    careful = starts >= MAX_TRIES or ledger.fact("alone") is not None
+    ledger.set_fact("starts", starts)
+    ledger.set_fact("begun", ledger.fact("begun") or _now())
+    ledger.commit_facts()
+    identify = partial(identity_of, job.source_name)
+    counter = _Counter(source, how.limit)
+    records: Iterable[Record | Rejected] = counter
+    if careful:
+        records = _one_by_one(counter, ledger, identify)
+    file = job.file
+    options = RunOptions(
+        checkpoint_records=file.checkpoint_records,
+        checkpoint_s=file.checkpoint_s,
+        sample=file.sample,
+        patience_s=file.engine.patience_s if file.engine is not None else 0.0,
+        careful=careful,
+    )
+    items = staged(job, records)
+    try:
+        Run(source, items, form_of(facts), engine, sink, ledger, identify, options, how.tell).run()
+    except FirsthandError:
+        _close(ledger, ended=False)
+        raise
+    _close(ledger, ended=counter.ended)
+    ledger.check_books(ledger.position.record)
+    return Outcome(
+        ledger.books,
+        ledger.position.record - before.record,
+        counter.ended,
+        sink.name,
+        ledger.fact("source_facts"),
+    )
+
+
+def _close(ledger: Ledger, *, ended: bool) -> None:
+    """This start did not die."""
+    ledger.set_fact("starts", 0)
+    ledger.set_fact("ended", ended)
+    ledger.set_fact("told", _now())
+    ledger.commit_facts()
+
+
+def staged(job: Job, records: Iterable[Record | Rejected]) -> Iterator[Accepted | Rejected]:
+    """Contract and transforms, as every run has them."""
+    return transformed(checked(records, Checker(job.contract)), job.transforms)
+
+
+def try_job(job: Job, limit: int | None) -> Iterator[Accepted | Rejected | Books]:
+    """What would be accepted and refused, and the books at the end; nothing is asked or written."""
+    with closing(open_source(job, START)) as source, closing(Seen()) as seen:
+        books = Books()
+        items = unique(staged(job, islice(source, limit)), seen)
+        for item in books.count(items):
+            if isinstance(item, Accepted | Rejected):
+                yield item
+        yield books
+
+
+class _Counter:
+    """The records of a source, no more than the limit; whether it came to its end."""
+
+    def __init__(self, source: Source, limit: int | None) -> None:
+        self._source = source
+        self._limit = limit
+        self.ended = False
+
+    def __iter__(self) -> Iterator[Record | Rejected]:
+        if self._limit != 0:
+            for number, record in enumerate(self._source, 1):
+                yield record
+                if number == self._limit:
+                    return
+            self.ended = True
+
+
+def _one_by_one(
+    records: Iterable[Record | Rejected],
+    ledger: Ledger,
+    identify: Callable[[Position, str], bytes],
+) -> Iterator[Record | Rejected]:
+    """Each record written down before anything is done with it; the one that was written down when
+    an earlier run died is refused."""
+    killer = ledger.fact("alone")
+    for record in records:
+        sha256 = content_sha256(record)
+        name = identify(record.position, sha256).hex()
+        if name == killer:
+            why = f"the process died {MAX_TRIES} times at this record"
+            place, raw = record.position, record.raw
+            yield rejected(place, raw, RUN, Reason.POISON, why, sha256=sha256)
+            continue
+        ledger.set_fact("alone", name)
+        ledger.commit_facts()
+        yield record
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _check_source(ledger: Ledger, source: Source) -> None:
+    """What is gone on with is what was begun with."""
+    facts = source.facts
+    encoding = facts.encoding
+    _check_fact(
+        ledger,
+        "source_facts",
+        {
+            "kind": facts.kind,
+            "name": facts.name,
+            "encoding": None if encoding is None else encoding.name,
+            "decision": None if encoding is None else encoding.to_dict(),
+            "delimiter": facts.delimiter,
+            "columns": list(facts.columns),
+            "version": facts.version,
+            "live": facts.live,
+        },
+    )
+
+
+def _check_fact(ledger: Ledger, name: str, value: dict[str, Any]) -> None:
+    known = ledger.fact(name)
+    if known is None:
+        ledger.set_fact(name, value)
+        return
+    for part, now in value.items():
+        if known.get(part) != now:
+            before = str(known.get(part))[:80]
+            message = f"the run began with {part} {before}, and would go on with {str(now)[:80]}"
+            raise SourceRefused(name.removesuffix("_facts"), message)
