@@ -125,8 +125,7 @@ def test_compensation_loses_less(micro_folder: Path, tmp_path: Path, passages: s
     names = errors["compensated"]
     assert len(names) == 14
     assert sum(errors["compensated"].values()) < sum(errors["nearest"].values())
-    behind_a_norm = [name for name in names if "o_proj" not in name and "down_proj" not in name]
-    for name in behind_a_norm:
+    for name in names:
         assert errors["scaled"][name] <= errors["nearest"][name] * 1.05
 
 
@@ -172,7 +171,10 @@ def test_the_calibration_set_stands_in_the_folder(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "int4", "group": 48}, "has 64 columns, no multiple of 48"),
+        (
+            {"kind": "int4", "group": 48},
+            "has 64 columns, no multiple of 48; these fit every layer: 16, 32, and 0",
+        ),
         ({"kind": "int4", "group": 24}, "a multiple of 16"),
         ({"kind": "int2"}, "scheme: must be one of"),
         ({"kind": "w8a8", "group": 32}, "w8a8 has one scale per row"),

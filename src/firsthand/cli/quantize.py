@@ -43,6 +43,9 @@ class Wanted:
     smoothing: Annotated[
         float, typer.Option(help="Of w8a8: how much of an outlier goes to the weights, 0 … 1.")
     ] = 0.5
+    head: Annotated[
+        bool, typer.Option("--head", help="Embedding and head too: 8 bits, one scale per row.")
+    ] = False
     max_loss: Annotated[
         float, typer.Option(metavar="PERCENT", help="What the perplexity may grow by.")
     ] = 5.0
@@ -111,6 +114,8 @@ def _show(done: Any) -> None:
         print(f"perplexity  {change}, over {found.num_tokens} tokens")
     if done.calibration_sha256 is not None:
         print(f"calibrated  on {done.calibration_sha256[:16]}")
+        if done.num_unseen:
+            print(f"unseen      {done.num_unseen} layers: rounded to the nearest")
     for layer in sorted(done.layers, key=lambda one: -one.error)[:3]:
         print(f"worst       {layer.name}: {layer.error:.2e} of its outputs, {layer.bits} bits")
     print(f"time        {done.rounding_s:.1f} s for rounding, {done.seconds:.1f} s in all")

@@ -134,7 +134,7 @@ def choose(
     scales, zeros = _ranged(cells, grid, 1.0)
     if search:
         scales, zeros = _searched(cells, grid, weights, scales, zeros)
-    return _stored(scales), zeros
+    return stored(scales), zeros
 
 
 def _ranged(cells: Floats, grid: Grid, part: float) -> tuple[Floats, Codes]:
@@ -176,7 +176,8 @@ def _searched(
     return found, found_zeros
 
 
-def _stored(scales: Floats) -> NDArray[np.float16] | NDArray[np.float32]:
+def stored(scales: Floats) -> NDArray[np.float16] | NDArray[np.float32]:
+    """In the type in which a file has them."""
     fits = (scales >= LEAST_HALF) & (scales <= LARGEST_HALF)
     if fits.all():
         return scales.astype(np.float16)

@@ -4,19 +4,19 @@ Owns: the operators' formulas for whole sequences of one length, and the calls o
 May not know: what is done with the inputs of a layer.
 Read next: `compute/ops.py` (the contracts), `rounding.py` (the listener).
 
-The model's own file is run, so a family needs nothing here; an operator or a rule that is not known
-ends the run. All is float32 and no cache is kept: a sequence attends to itself.
+The model's own file is run, so a family needs nothing here. All is float32 and no cache is kept: a
+sequence attends to itself. A layer that stays exact, such as a router, is none of the listener's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.errors import UnsupportedModel
+from firsthand.compute.ops import ExpertWeights, RoutingRule
 from firsthand.models.rope import RopeSpec
 from firsthand.quant.formats import WeightSource, decode, row_blocks
 
@@ -30,13 +30,15 @@ class Listener(Protocol):
         """x (T, M) is normed and not yet multiplied by the gain; what comes back is."""
 
     def linear(self, x: Floats, weight: str) -> Floats:
-        """(T, N), without a bias."""
+        """(T, N), without a bias. T may be 0: an expert that no row chose."""
 
 
 class Weights:
-    """`WeightSink` that keeps where each matrix comes from, and reads it when it is asked for."""
+    """`WeightSink` that keeps where each matrix comes from, and reads it when it is asked for.
+    `exact` are the matrices that are never rounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: frozenset[str] = frozenset()) -> None:
+        self.exact = exact
         self.sources: dict[str, WeightSource] = {}
         self.vectors: dict[str, Floats] = {}
         self.aliases: dict[str, str] = {}
@@ -99,7 +101,10 @@ class NumpyOps:
         return self._listener.normed((heads / size).reshape(x.shape), gain)
 
     def linear(self, x: Floats, weight: str, bias: str | None = None) -> Floats:
-        out = self._listener.linear(x, weight)
+        if weight in self._weights.exact:
+            out = x @ self._weights.matrix(weight).T
+        else:
+            out = self._listener.linear(x, weight)
         return out if bias is None else out + self._weights.vectors[bias]
 
     def rope(self, x: Floats, num_heads: int, table: int = 0) -> Floats:
@@ -147,19 +152,40 @@ class NumpyOps:
     def add(self, x: Floats, y: Floats) -> Floats:
         return x + y
 
-    def route(self, *_: Any) -> NoReturn:
-        raise UnsupportedModel("a mixture of experts cannot be quantised here yet")
+    def route(self, logits: Floats, rule: RoutingRule, shared: Floats | None = None) -> Floats:
+        weights: Floats = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        others = np.argsort(-weights, axis=1, kind="stable")[:, rule.top_k :]
+        np.put_along_axis(weights, others, np.float32(0), axis=1)
+        if rule.renormalise:
+            weights /= weights.sum(axis=1, keepdims=True)
+        if shared is None:
+            return weights
+        return np.concatenate([weights, _sigmoid(shared)], axis=1)
 
-    def experts(self, *_: Any) -> NoReturn:
-        raise UnsupportedModel("a mixture of experts cannot be quantised here yet")
+    def experts(
+        self, x: Floats, weights: Floats, experts: Sequence[ExpertWeights], kind: str
+    ) -> Floats:
+        out = np.zeros_like(x)
+        for index, named in enumerate(experts):
+            rows = np.flatnonzero(weights[:, index])
+            chosen = x[rows]
+            gate, up = (self._listener.linear(chosen, name) for name in (named.gate, named.up))
+            hidden = self.activation(gate, up, kind)
+            out[rows] += weights[rows, index, None] * self._listener.linear(hidden, named.down)
+        return out
 
     def head(self, x: Floats, weight: str, cap: float | None = None) -> NoReturn:
         raise Done
 
 
-def _silu(x: Floats) -> Floats:
-    out: Floats = x / (1 + np.exp(-np.maximum(x, np.float32(-80))))
+def _sigmoid(x: Floats) -> Floats:
+    out: Floats = np.reciprocal(1 + np.exp(-np.maximum(x, np.float32(-80))))
     return out
+
+
+def _silu(x: Floats) -> Floats:
+    return x * _sigmoid(x)
 
 
 def _gelu_tanh(x: Floats) -> Floats:

@@ -5,8 +5,9 @@ May not know: files, how codes are chosen.
 Read next: `rounding.py`.
 
 Each layer is rounded twice, narrow and wide, and its error measured on the inputs that it gets in
-the model as it was. A layer's worth is the error that widening takes away for each bit that it
-costs; layers of most worth are widened, as long as the budget lasts.
+the model as it was. Layers that read the same are widened together, and so are the experts of one
+layer: many engines compute them as one. The worth of such a unit is the error that widening takes
+away for each bit that it costs; units of most worth are widened, as long as the budget lasts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from firsthand.quant.grid import Grid
 from firsthand.quantize.forward import Weights
-from firsthand.quantize.rounding import relative_error, round_with
+from firsthand.quantize.rounding import Hessians, relative_error, round_with
 from firsthand.quantize.scheme import Scheme
 from firsthand.values import dataclass
 
@@ -29,7 +30,6 @@ Floats = NDArray[np.float32]
 class Sensitivity:
     """The error of a layer's outputs, narrow and wide, and its shape."""
 
-    name: str
     narrow: float
     wide: float
     shape: tuple[int, int]
@@ -44,38 +44,37 @@ class Measurer:
 
     def __init__(self, weights: Weights, scheme: Scheme) -> None:
         self._weights, self._scheme = weights, scheme
-        self._inputs: Floats | None = None
-        self._hessian = np.zeros((0, 0), np.float32)
-        self.found: list[Sensitivity] = []
+        self._hessians = Hessians()
+        self.found: dict[str, Sensitivity] = {}
 
     def normed(self, x: Floats, gain: str) -> Floats:
         return x * self._weights.vectors[gain]
 
     def linear(self, x: Floats, weight: str) -> Floats:
-        if self._inputs is not x:
-            self._inputs, self._hessian = x, x.T @ x
-        matrix = self._weights.matrix(weight)
+        matrix, hessian = self._weights.matrix(weight), self._hessians.of(x)
         errors = []
         for grid in (self._scheme.grid, self._scheme.wide_grid):
             method = "nearest" if self._scheme.method == "nearest" else "searched"
-            rounded = round_with(matrix, self._hessian, grid, method)
-            errors.append(relative_error(matrix, rounded.decode(), self._hessian))
+            rounded = round_with(matrix, hessian, grid, method)
+            errors.append(relative_error(matrix, rounded.decode(), hessian))
         n, k = matrix.shape
-        self.found.append(Sensitivity(weight, errors[0], errors[1], (n, k)))
+        self.found[weight] = Sensitivity(errors[0], errors[1], (n, k))
         return x @ matrix.T
 
 
-def widened(found: Sequence[Sensitivity], scheme: Scheme) -> Mapping[str, Grid]:
+def widened(
+    found: Mapping[str, Sensitivity], scheme: Scheme, units: Sequence[Sequence[str]]
+) -> Mapping[str, Grid]:
     """The layers that get the wide grid."""
-    total = sum(layer.num_weights for layer in found)
-    used = sum(_bits(layer, scheme.grid) for layer in found)
+    total = sum(layer.num_weights for layer in found.values())
+    used = sum(_bits(layer, scheme.grid) for layer in found.values())
     left = (scheme.budget or 0.0) * total - used
     chosen: dict[str, Grid] = {}
-    for layer in sorted(found, key=lambda one: -_worth(one, scheme)):
-        cost = _bits(layer, scheme.wide_grid) - _bits(layer, scheme.grid)
+    for unit in sorted(units, key=lambda names: -_worth([found[n] for n in names], scheme)):
+        cost = _cost([found[name] for name in unit], scheme)
         if cost <= left:
             left -= cost
-            chosen[layer.name] = scheme.wide_grid
+            chosen |= dict.fromkeys(unit, scheme.wide_grid)
     return chosen
 
 
@@ -83,7 +82,9 @@ def _bits(layer: Sensitivity, grid: Grid) -> float:
     return layer.num_weights * grid.bits_per_weight(layer.shape[1])
 
 
-def _worth(layer: Sensitivity, scheme: Scheme) -> float:
-    return (layer.narrow - layer.wide) / (
-        _bits(layer, scheme.wide_grid) - _bits(layer, scheme.grid)
-    )
+def _cost(unit: Sequence[Sensitivity], scheme: Scheme) -> float:
+    return sum(_bits(layer, scheme.wide_grid) - _bits(layer, scheme.grid) for layer in unit)
+
+
+def _worth(unit: Sequence[Sensitivity], scheme: Scheme) -> float:
+    return sum(layer.narrow - layer.wide for layer in unit) / _cost(unit, scheme)

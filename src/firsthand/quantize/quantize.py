@@ -26,14 +26,20 @@ from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.evaluate.perplexity import load_for_scoring, perplexity
 from firsthand.generation.load_options import LoadOptions
 from firsthand.models import families
+from firsthand.models.llama import HEAD
 from firsthand.quant.grid import Grid
 from firsthand.quantize.calibration import Calibration, calibration_of
 from firsthand.quantize.forward import Done, Listener, NumpyOps
 from firsthand.quantize.mixed import Measurer, widened
-from firsthand.quantize.rounding import LayerError, Rounder, followers
-from firsthand.quantize.scheme import Scheme
+from firsthand.quantize.rounding import LayerError, Rounder
+from firsthand.quantize.scheme import GROUP_STEP, HEAD_GRID, MAX_GROUP, Scheme
 from firsthand.quantize.source import Source, config_of, open_source_model, write_companions
-from firsthand.quantize.writing import quantization_config, tensors_of, write_model
+from firsthand.quantize.writing import (
+    quantization_config,
+    tensors_of,
+    with_joined,
+    write_model,
+)
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.convert import check_new, new_folder
@@ -62,14 +68,16 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was done. `layers` have an error where inputs were seen; `bits_per_weight` counts codes,
-    scales and zeros of the rounded layers. Not `published`: the loss was past the limit."""
+    """What was done. `layers` have an error where inputs were seen, which `num_unseen` lacked:
+    experts that the calibration text never chose. `bits_per_weight` counts codes, scales and zeros
+    of the rounded layers. Not `published`: the loss was past the limit."""
 
     destination: str
     published: bool
     scheme: Scheme
     layers: tuple[LayerError, ...]
     bits_per_weight: float
+    num_unseen: int
     source_bytes: int
     num_bytes: int
     judgement: Judgement | None
@@ -158,11 +166,20 @@ def _check_texts(dst: Path, scheme: Scheme, calibration: str | None, judged_on: 
 
 
 def _check_groups(source: Source, scheme: Scheme) -> None:
+    """compressed-tensors takes whole groups only, so a short last one is no way out."""
     group = scheme.grid.group
-    for name in source.linear_names:
-        k = source.weights.shape(name)[1]
-        if group is not None and k % group:
-            raise InvalidRequest("group", f"{name} has {k} columns, no multiple of {group}")
+    if group is None:
+        return
+    widths = {source.weights.shape(name)[1]: name for name in source.linear_names}
+    for k, name in widths.items():
+        if k % group:
+            every = range(GROUP_STEP, MAX_GROUP + 1, GROUP_STEP)
+            fitting = [str(one) for one in every if not any(width % one for width in widths)]
+            raise InvalidRequest(
+                "group",
+                f"{name} has {k} columns, no multiple of {group}; these fit every layer: "
+                f"{', '.join(fitting) or 'none'}, and 0 for a whole row",
+            )
 
 
 def _rounded(
@@ -175,8 +192,8 @@ def _rounded(
         if set_ is not None and scheme.mixed:
             measurer = Measurer(source.weights, scheme)
             _run(source, set_, _counted(measurer, "measuring", total, progress))
-            grids = widened(measurer.found, scheme)
-        rounder = Rounder(source.weights, scheme, followers(source.ops), grids)
+            grids = widened(measurer.found, scheme, source.units)
+        rounder = Rounder(source.weights, scheme, source.ops, grids)
         if set_ is not None and scheme.needs_calibration:
             _run(source, set_, _counted(rounder, "rounding", total, progress))
         else:
@@ -184,6 +201,8 @@ def _rounded(
                 rounder.alone(name)
                 if progress is not None:
                     progress("rounding", done, total)
+        for name in source.head_names if scheme.head else ():
+            rounder.alone(name, HEAD_GRID)
     except ValueError as error:
         raise CheckpointError(source.checkpoint.path, str(error)) from error
     return rounder, time.perf_counter() - began_s
@@ -221,14 +240,16 @@ def _write(source: Source, rounder: Rounder, scheme: Scheme, folder: Path) -> in
     """The weights' bytes."""
     vectors = {
         name: values - np.float32(source.offsets.get(name, 0.0))
-        for name, values in (source.weights.vectors | rounder.gains).items()
+        for name, values in (source.weights.vectors | rounder.vectors).items()
     }
-    tensors = tensors_of(
-        source.weights.sources, vectors, rounder.rounded, as_int8=scheme.rounds_activations
-    )
+    matrices = with_joined(rounder.rounded, source.joined)
+    floats = {n: one for n, one in source.weights.sources.items() if n not in rounder.rounded}
+    as_int8 = scheme.rounds_activations
+    tensors = tensors_of(floats, vectors, matrices, as_int8=as_int8)
+    untouched = [*sorted(source.weights.exact), *({HEAD} - {*matrices})]
     config = config_of(source) | {
         "quantization_config": quantization_config(
-            rounder.rounded, ["lm_head"], rounds_activations=scheme.rounds_activations
+            matrices, untouched, source.head_names, rounds_activations=as_int8
         )
     }
     write_model(folder, tensors, config)
@@ -266,7 +287,8 @@ def _report(
     began_s: float,
 ) -> Report:
     bits = weights = 0.0
-    for one in rounder.rounded.values():
+    for name in source.linear_names:
+        one = rounder.rounded[name]
         bits += one.codes.size * one.grid.bits_per_weight(one.codes.shape[1])
         weights += one.codes.size
     return Report(
@@ -275,6 +297,7 @@ def _report(
         scheme=scheme,
         layers=tuple(rounder.errors.values()),
         bits_per_weight=bits / weights,
+        num_unseen=len(source.linear_names) - len(rounder.errors) if rounder.errors else 0,
         source_bytes=source.file_bytes,
         num_bytes=num_bytes,
         judgement=judgement,

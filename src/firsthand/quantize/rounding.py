@@ -1,34 +1,38 @@
 """The layers of a model rounded one after another, while it runs over the calibration text.
 
-Owns: which layers share their inputs, scaling and smoothing before rounding, the error of each.
+Owns: the order of rounding, what shares a Hessian, scaling before rounding, the error of each.
 May not know: files, how codes are chosen (`quant/grid.py`, `quant/compensate.py`).
-Read next: `forward.py`, which calls `Rounder`.
+Read next: `forward.py`, which calls `Rounder`; `scaling.py`.
 
 A layer is rounded when its inputs arrive, and gives its outputs as rounded: what comes later makes
-up for what came before. Layers behind one norm see the same inputs and are rounded together.
+up for what came before. Layers behind one norm see the same inputs and are rounded together. An
+expert is a layer like any other, of the rows that chose it; one that no row chose is rounded to
+the nearest.
 
-- Scaling (AWQ, arXiv 2306.00978, section 3.2): column k of the weights is multiplied by s[k] and
-  the norm's gain divided by it, which changes nothing but the rounding. s = m^α over its geometric
-  mean, m the mean size of input k; of 11 values of α the one whose outputs lose least is taken.
-  Compensation begins with it where a scale stands for a whole row: there the columns with large
-  inputs gain most. In groups the two together lose no less than compensation alone.
-- Smoothing (arXiv 2211.10438, equation 4): the same with s = max |x|^α / max |w|^(1 − α), so that
-  activations of 8 bits have no outliers.
-
-Both need a norm before the layer; the layers behind attention and activation are left as they are.
+Compensation begins with scaling where a scale stands for a whole row: there the columns with large
+inputs gain most. In groups the two together lose no less than compensation alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.compute.plan import Op
 from firsthand.quant.compensate import compensated, output_error
-from firsthand.quant.grid import Grid, Rounded, nearest
+from firsthand.quant.grid import Grid, Rounded, nearest, stored
 from firsthand.quantize.forward import Weights
+from firsthand.quantize.scaling import (
+    Feeder,
+    best_scales,
+    feeders,
+    followers,
+    importance,
+    smoothing,
+)
 from firsthand.quantize.scheme import Scheme
 from firsthand.values import dataclass
 
@@ -45,15 +49,17 @@ class LayerError:
     error: float
 
 
-def followers(ops: Sequence[Op]) -> dict[str, tuple[str, ...]]:
-    """The linear layers behind each norm that nothing else reads, by the name of its gain."""
-    found: dict[str, tuple[str, ...]] = {}
-    for op in ops:
-        if op.name == "norm" and op.norm is not None:
-            readers = [other for other in ops if op.outputs[0] in other.reads]
-            if readers and all(reader.name == "linear" for reader in readers):
-                found[op.norm[0]] = tuple(reader.weights[0] for reader in readers)
-    return found
+class Hessians:
+    """xᵀx of the inputs that came last: layers that read the same ask one after another."""
+
+    def __init__(self) -> None:
+        self._inputs: Floats | None = None
+        self._found = np.zeros((0, 0), np.float32)
+
+    def of(self, x: Floats) -> Floats:
+        if self._inputs is not x:
+            self._inputs, self._found = x, x.T @ x
+        return self._found
 
 
 class Rounder:
@@ -61,16 +67,14 @@ class Rounder:
     calibration inputs it can round too (`alone`)."""
 
     def __init__(
-        self,
-        weights: Weights,
-        scheme: Scheme,
-        behind: Mapping[str, tuple[str, ...]],
-        grids: Mapping[str, Grid],
+        self, weights: Weights, scheme: Scheme, ops: Sequence[Op], grids: Mapping[str, Grid]
     ) -> None:
-        self._weights, self._scheme, self._behind, self._grids = weights, scheme, behind, grids
+        self._weights, self._scheme, self._grids = weights, scheme, grids
+        self._behind, self._feeders = followers(ops), feeders(ops)
+        self._hessians = Hessians()
         self._decoded: dict[str, Floats] = {}
         self.rounded: dict[str, Rounded] = {}
-        self.gains: dict[str, Floats] = {}
+        self.vectors: dict[str, Floats] = {}  # gains and biases that took the other side of scaling
         self.errors: dict[str, LayerError] = {}
 
     def normed(self, x: Floats, gain: str) -> Floats:
@@ -83,41 +87,72 @@ class Rounder:
         hessian = inputs.T @ inputs
         scales = self._scales(inputs, hessian, np.concatenate(matrices), names)
         if scales is not None:
-            self.gains[gain] = values / scales
-            inputs = x * self.gains[gain]
+            self.vectors[gain] = values / scales
+            inputs = x * self.vectors[gain]
             matrices = [matrix * scales for matrix in matrices]
             hessian /= scales[:, None] * scales
         self._round(names, matrices, hessian)
         return inputs
 
     def linear(self, x: Floats, weight: str) -> Floats:
+        if not len(x):
+            self.alone(weight)
+            return np.zeros((0, self._weights.shape(weight)[0]), np.float32)
         if weight not in self._decoded:
-            self._round((weight,), [self._weights.matrix(weight)], x.T @ x)
+            self._round_fed(x, weight)
         inputs = as_int8(x) if self._scheme.rounds_activations else x
         return inputs @ self._decoded.pop(weight).T
 
-    def alone(self, name: str) -> None:
+    def alone(self, name: str, grid: Grid | None = None) -> None:
         """Round a layer that no input is known of: to the nearest."""
-        grid = self._grids.get(name, self._scheme.grid)
+        grid = grid or self._grid(name)
         search = self._scheme.method != "nearest"
         self.rounded[name] = nearest(self._weights.matrix(name), grid, search=search)
+
+    def _grid(self, name: str) -> Grid:
+        return self._grids.get(name, self._scheme.grid)
+
+    def _round_fed(self, x: Floats, name: str) -> None:
+        """A layer behind no norm; what feeds it has been rounded, and takes scales if any."""
+        matrix, hessian = self._weights.matrix(name), self._hessians.of(x)
+        feeder = self._feeders.get(name)
+        if feeder is None or not self._scales_columns(name):
+            self._round((name,), [matrix], hessian)
+            return
+        rows = feeder.rows(matrix.shape[1])
+        by_row = best_scales(x, hessian, matrix, self._grid(name), rows)
+        scales = by_row[rows]
+        self._round((name,), [matrix * scales], hessian / (scales[:, None] * scales))
+        self._decoded[name] /= scales
+        self._divide(feeder, by_row)
+
+    def _divide(self, feeder: Feeder, by_row: Floats) -> None:
+        one = self.rounded[feeder.weight]
+        scales = stored(one.scales.astype(np.float32) / by_row[:, None])
+        self.rounded[feeder.weight] = replace(one, scales=scales)
+        if feeder.bias is not None:
+            self.vectors[feeder.bias] = self._weights.vectors[feeder.bias] / by_row
 
     def _scales(
         self, inputs: Floats, hessian: Floats, matrix: Floats, names: Sequence[str]
     ) -> Floats | None:
         if self._scheme.rounds_activations:
             return smoothing(inputs, matrix, self._scheme.smoothing)
-        grid = self._grids.get(names[0], self._scheme.grid)
-        whole_rows = self._scheme.method == "compensated" and grid.group is None
-        if self._scheme.method != "scaled" and not whole_rows:
+        if not self._scales_columns(names[0]):
             return None
-        return best_scales(inputs, hessian, matrix, grid)
+        return best_scales(inputs, hessian, matrix, self._grid(names[0]))
+
+    def _scales_columns(self, name: str) -> bool:
+        whole_rows = self._scheme.method == "compensated" and self._grid(name).group is None
+        return not self._scheme.rounds_activations and (
+            self._scheme.method == "scaled" or whole_rows
+        )
 
     def _round(self, names: Sequence[str], matrices: Sequence[Floats], hessian: Floats) -> None:
         """Layers with the same inputs and the same grid at once: the columns' loop is the cost."""
         by_grid: dict[Grid, list[int]] = {}
         for at, name in enumerate(names):
-            by_grid.setdefault(self._grids.get(name, self._scheme.grid), []).append(at)
+            by_grid.setdefault(self._grid(name), []).append(at)
         for grid, places in by_grid.items():
             stacked = np.concatenate([matrices[at] for at in places])
             rounded = round_with(stacked, hessian, grid, self._scheme.method)
@@ -141,7 +176,7 @@ def round_with(values: Floats, hessian: Floats, grid: Grid, method: str) -> Roun
         return compensated(values, hessian, grid)
     if method == "nearest":
         return nearest(values, grid)
-    return nearest(values, grid, _importance(hessian), search=True)
+    return nearest(values, grid, importance(hessian), search=True)
 
 
 def relative_error(matrix: Floats, decoded: Floats, hessian: Floats) -> float:
@@ -149,36 +184,8 @@ def relative_error(matrix: Floats, decoded: Floats, hessian: Floats) -> float:
     return output_error(matrix - decoded, hessian) / whole if whole > 0 else 0.0
 
 
-def best_scales(inputs: Floats, hessian: Floats, matrix: Floats, grid: Grid) -> Floats:
-    """(K,) s of the least error of the outputs; ones are among the candidates."""
-    size = np.maximum(np.abs(inputs).mean(axis=0), np.float32(1e-8))
-    best, found = np.inf, np.ones_like(size)
-    for tenth in range(11):
-        scales = size ** np.float32(tenth / 10)
-        scales /= np.exp(np.log(scales).mean())
-        inverse: Floats = hessian / (scales[:, None] * scales)
-        decoded = nearest(matrix * scales, grid, _importance(inverse), search=False).decode()
-        error = output_error(decoded / scales - matrix, hessian)
-        if error < best:
-            best, found = error, np.asarray(scales, np.float32)
-    return np.asarray(found, np.float32)
-
-
-def smoothing(inputs: Floats, matrix: Floats, strength: float) -> Floats:
-    """(K,) s = max |x|^α / max |w|^(1 − α)."""
-    reach = np.maximum(np.abs(inputs).max(axis=0), np.float32(1e-5))
-    weight = np.maximum(np.abs(matrix).max(axis=0), np.float32(1e-5))
-    scales = reach ** np.float32(strength) / weight ** np.float32(1 - strength)
-    return np.asarray(np.maximum(scales, np.float32(1e-5)), np.float32)
-
-
 def as_int8(x: Floats) -> Floats:
     """Rows rounded to 8 bits of their own scale, as other engines run w8a8."""
     largest = np.abs(x).max(axis=1, keepdims=True)
     scale = np.where(largest > 0, largest / np.float32(127), np.float32(1))
     return np.asarray(np.rint(x / scale) * scale, np.float32)
-
-
-def _importance(hessian: Floats) -> Floats:
-    diagonal = np.array(np.diag(hessian), np.float32)
-    return np.asarray(diagonal + diagonal.mean() * np.float32(0.01), np.float32)

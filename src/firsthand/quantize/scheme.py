@@ -17,7 +17,9 @@ from firsthand.values import dataclass
 Method = Literal["nearest", "searched", "compensated", "scaled"]
 Kind = Literal["int8", "int4", "int3", "w8a8"]
 GROUP_STEP: Final = 16
+MAX_GROUP: Final = 256
 DEFAULT_GROUP: Final = {"int8": 0, "int4": 32, "int3": 32, "w8a8": 0}
+HEAD_GRID: Final = Grid(8, None, symmetric=True)
 DEFAULT_MAX_LOSS: Final = 5.0
 
 
@@ -27,7 +29,8 @@ class Scheme:
     share a scale, 0 for a whole row; None: 32 below 8 bits, else a whole row. `zeros`: a zero point
     for each group. `method`: nearest; searched, the nearest with a searched scale; compensated
     (GPTQ); scaled (AWQ). `mixed`: layers are widened to 8 bits, the most sensitive first, up to
-    `budget` bits per weight. `max_loss`: what the perplexity may grow by, in percent.
+    `budget` bits per weight. `head`: embedding and head too, in 8 bits with one scale per row.
+    `max_loss`: what the perplexity may grow by, in percent.
     """
 
     kind: Kind = "int4"
@@ -37,6 +40,7 @@ class Scheme:
     mixed: bool = False
     budget: float | None = None
     smoothing: float = 0.5
+    head: bool = False
     max_loss: float = DEFAULT_MAX_LOSS
     force: bool = False
 
@@ -45,8 +49,10 @@ class Scheme:
         check_choice("method", self.method, get_args(Method))
         if self.group is not None:
             check_integer("group", self.group, 0, 1 << 16)
-            if self.group % GROUP_STEP or self.group > 256:
-                raise InvalidRequest("group", f"must be 0, or a multiple of {GROUP_STEP} up to 256")
+            if self.group % GROUP_STEP or self.group > MAX_GROUP:
+                raise InvalidRequest(
+                    "group", f"must be 0, or a multiple of {GROUP_STEP} up to {MAX_GROUP}"
+                )
         if self.kind == "w8a8" and (self.zeros or self.group or self.mixed):
             raise InvalidRequest("scheme", "w8a8 has one scale per row, no zeros, and is not mixed")
         if self.mixed != (self.budget is not None):

@@ -13,7 +13,8 @@ plain rotary frequencies and a byte-level vocabulary. Anything else of that kind
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ from firsthand.text.gguf_vocab import vocabulary_from_gguf
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.text.tokenizer_out import tokenizer_files
 from firsthand.values import dataclass
-from firsthand.weights.checkpoint import Checkpoint
+from firsthand.weights.checkpoint import Checkpoint, Slot
 from firsthand.weights.convert import copy_companions, write_new
 from firsthand.weights.folder import CONFIG
 from firsthand.weights.loading import load
 from firsthand.weights.quantized import CONFIG_KEYS
 from firsthand.weights.sources import ConvertedSource
+from firsthand.weights.tensor_names import canonical_names
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -48,12 +50,25 @@ class Source:
     weights: Weights
     ops: tuple[Op, ...]
     offsets: Mapping[str, float]  # what a load added to vectors, and a file must not have
+    joined: Mapping[str, tuple[str, ...]]  # matrices of the file, and ours that are its rows
+    head_names: tuple[str, ...]  # the embedding, and a head that is not the same
     file_bytes: int
 
     @property
     def linear_names(self) -> tuple[str, ...]:
-        """The layers that may be rounded: not the embedding, and not the head."""
-        return tuple(op.weights[0] for op in self.ops if op.name == "linear")
+        """The layers that may be rounded: no embedding, no head, no router."""
+        return tuple(name for unit in self.units for name in unit)
+
+    @property
+    def units(self) -> tuple[tuple[str, ...], ...]:
+        """The layers that read the same, and the experts of one layer: who runs them may join them,
+        which takes one number format."""
+        found: dict[tuple[str, int], list[str]] = {}
+        for op in self.ops:
+            if op.name in ("linear", "experts"):
+                names = [name for name in op.weights if name not in self.weights.exact]
+                found.setdefault((op.name, op.inputs[0].index), []).extend(names)
+        return tuple(tuple(names) for names in found.values() if names)
 
     @property
     def was_rounded(self) -> bool:
@@ -71,19 +86,32 @@ def open_source_model(checkpoint: Checkpoint) -> Source:
     if checkpoint.form == "gguf":
         _check_writable(checkpoint, spec)
     tokenizer = read_tokenizer(checkpoint)
-    weights = Weights()
     family = families.family(spec)
     slots = family.slots(spec)
-    for slot in slots:
-        if slot.part_of is not None and slot.name not in checkpoint.tensors:
-            raise UnsupportedModel(
-                f"{checkpoint.path}: {slot.name} is a part of a larger tensor: such a model cannot "
-                "be written in parts"
-            )
+    weights = Weights(frozenset(slot.name for slot in slots if slot.is_exact))
     report = load(checkpoint, slots, family.gguf_layout, weights, "none")
-    offsets = {slot.name: slot.offset for slot in slots if slot.offset}
-    ops = record(families.program(spec).forward, weights.shape)
-    return Source(checkpoint, spec, tokenizer, weights, tuple(ops), offsets, report.file_bytes)
+    return Source(
+        checkpoint,
+        spec,
+        tokenizer,
+        weights,
+        tuple(record(families.program(spec).forward, weights.shape)),
+        {slot.name: slot.offset for slot in slots if slot.offset},
+        _joined(checkpoint, slots),
+        tuple(slot.name for slot in slots if slot.is_head and slot.name in weights.sources),
+        report.file_bytes,
+    )
+
+
+def _joined(checkpoint: Checkpoint, slots: Sequence[Slot]) -> dict[str, tuple[str, ...]]:
+    """Experts that lie in one tensor are left out: the form that is written has them one by one."""
+    names = canonical_names(checkpoint.tensors, None).values()
+    found: dict[str, list[str]] = defaultdict(list)
+    for slot in slots:
+        whole = slot.part_of
+        if whole is not None and len(whole.shape) == 2 and whole.name in names:
+            found[whole.name].append(slot.name)
+    return {whole: tuple(parts) for whole, parts in found.items()}
 
 
 def config_of(source: Source) -> dict[str, Any]:

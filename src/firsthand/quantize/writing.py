@@ -4,6 +4,7 @@ Owns: which tensors a rounded layer becomes, `quantization_config`, and the file
 May not know: how anything was rounded or judged.
 Read next: `weights/convert.py` (the writer), `weights/parts.py` (the reader of the same form).
 
+A matrix that the model's file holds in one is written as one, stacked experts as single ones.
 Weights alone are `pack-quantized`: codes as packed words, scales, and zero points where there are
 any. With activations they are `int-quantized`: plain int8, one scale per row. What is not rounded
 stays in the file's own type; blocks of a GGUF file, which no such folder can hold, become float16
@@ -29,22 +30,37 @@ from firsthand.weights.sources import ConvertedSource
 KINDS: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
+def with_joined(
+    rounded: Mapping[str, Rounded], joined: Mapping[str, Sequence[str]]
+) -> dict[str, Rounded]:
+    """What lies in one matrix of the file, as one again: its rows, one part after another."""
+    parts = {name for names in joined.values() for name in names}
+    found = {name: one for name, one in rounded.items() if name not in parts}
+    for whole, names in joined.items():
+        pieces = [rounded[name] for name in names]
+        found[whole] = Rounded(
+            pieces[0].grid,
+            np.concatenate([one.codes for one in pieces]),
+            np.concatenate([one.scales for one in pieces]),
+            np.concatenate([one.zeros for one in pieces]),
+        )
+    return found
+
+
 def tensors_of(
-    sources: Mapping[str, WeightSource],
+    floats: Mapping[str, WeightSource],
     vectors: Mapping[str, NDArray[np.float32]],
     rounded: Mapping[str, Rounded],
     *,
     as_int8: bool,
 ) -> list[TensorToWrite]:
+    """`floats` are the matrices that were not rounded."""
     found: list[TensorToWrite] = []
-    for name, source in sources.items():
-        if name in rounded:
-            stem = name.removesuffix(".weight")
-            found += _plain(stem, rounded[name]) if as_int8 else _packed(stem, rounded[name])
-        else:
-            found.append(_float(name, source))
-    for name, values in vectors.items():
-        found.append(_array(name, "F32", values))
+    for name, one in rounded.items():
+        stem = _module(name)
+        found += _plain(stem, one) if as_int8 else _packed(stem, one)
+    found += [_float(name, source) for name, source in floats.items()]
+    found += [_array(name, "F32", values) for name, values in vectors.items()]
     return found
 
 
@@ -102,34 +118,44 @@ def _chunks(source: WeightSource, dtype: str) -> Iterator[memoryview]:
 
 
 def quantization_config(
-    rounded: Mapping[str, Rounded], untouched: Sequence[str], *, rounds_activations: bool
+    rounded: Mapping[str, Rounded],
+    untouched: Sequence[str],
+    heads: Sequence[str] = (),
+    *,
+    rounds_activations: bool,
 ) -> dict[str, Any]:
-    """`untouched` are the layers that stayed floats."""
+    """`untouched` are the layers that stayed floats; `heads`, where they were rounded, have no
+    activations to round, and their class is not that of the layers."""
     form = "int-quantized" if rounds_activations else "pack-quantized"
-    by_grid: dict[Grid, list[str]] = {}
+    by_grid: dict[tuple[Grid, bool], list[str]] = {}
     for name, one in rounded.items():
-        by_grid.setdefault(one.grid, []).append(name.removesuffix(".weight"))
+        by_grid.setdefault((one.grid, name in heads), []).append(_module(name))
     activations = None
     if rounds_activations:
         activations = _arguments(8, True, "token", None) | {"dynamic": True}
+    of_layers = sum(not is_head for _, is_head in by_grid)
     groups = {
         f"group_{number}": {
-            "targets": ["Linear"] if len(by_grid) == 1 else names,
+            "targets": names if is_head or of_layers > 1 else ["Linear"],
             "weights": _weight_arguments(grid),
-            "input_activations": activations,
+            "input_activations": None if is_head else activations,
             "output_activations": None,
             "format": form,
         }
-        for number, (grid, names) in enumerate(by_grid.items())
+        for number, ((grid, is_head), names) in enumerate(by_grid.items())
     }
     return {
         "quant_method": "compressed-tensors",
         "format": form,
         "quantization_status": "compressed",
         "config_groups": groups,
-        "ignore": list(untouched),
+        "ignore": [_module(name) for name in untouched],
         "kv_cache_scheme": None,
     }
+
+
+def _module(name: str) -> str:
+    return name.removesuffix(".weight")
 
 
 def _weight_arguments(grid: Grid) -> dict[str, Any]:

@@ -99,7 +99,9 @@ def with_parts(
             continue
         whole = checkpoint.tensors[names[slot.part_of.name]]
         num_rows = math.prod(whole.shape[:-1])
-        if whole.shape != slot.part_of.shape or whole.num_bytes % num_rows:
+        # Of a matrix in several tensors bytes are only counted: its rows are another's to read.
+        is_cut = whole.matrix is not None or whole.num_bytes % num_rows == 0
+        if whole.shape != slot.part_of.shape or not is_cut:
             continue
         row_bytes = whole.num_bytes // num_rows
         is_bare = slot.part_of.name == f"model.{whole.name}"  # as `canonical_names` has it
