@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 MODEL ?= smollm2-135m
-PROMPT ?= The capital of France is
+PROMPT ?= What is the capital of France?
 PYTEST_ARGS ?=
 SERVE_ARGS ?=
 RIVALS_DIR ?= .rivals
@@ -32,7 +32,7 @@ PURE := not native and not torch and not oracle and not model and not slow and n
 run: $(VENV)/.installed ## fetch the default model and answer one prompt
 	@$(FIRSTHAND) pull $(MODEL) >&2
 	@echo "Prompt: $(PROMPT)"
-	@$(FIRSTHAND) run $(MODEL) "$(PROMPT)" --max-tokens 48 --temperature 0 --report
+	@$(FIRSTHAND) run $(MODEL) "$(PROMPT)" --chat --max-tokens 48 --temperature 0 --report
 
 chat: $(VENV)/.installed ## talk with the default model
 	@$(FIRSTHAND) pull $(MODEL) >&2

@@ -78,4 +78,4 @@ def fault_of(error: Exception) -> str:
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be reached: {error.strerror}"
-    return f"does not speak HTTP as it should: {type(error).__name__}"
+    return f"does not speak HTTP as it should ({type(error).__name__}); is it https?"

@@ -226,7 +226,7 @@ def test_f_88_ps(other: Other) -> None:
     other.cards = [CARD | {"firsthand_memory_bytes": 3 << 20}, {"id": "theirs"}, {"no": "name"}]
     lines = call("ps", "--url", other.url).stdout.splitlines()
     assert [line.split() for line in lines] == [
-        ["NAME", "STATUS", "CONTEXT", "MEMORY", "OPEN", "SHA256"],
+        ["NAME", "STATUS", "CONTEXT", "MAY TAKE", "OPEN", "SHA256"],
         ["micro", "ready", "512", "3.0", "MiB", "-", "-"],
         ["theirs", "-", "-", "-", "-", "-"],
     ]

@@ -131,6 +131,10 @@ def test_what_must_be_kept_is_a_grammar(
     assert ask("POST", CHAT, json={"messages": HELLO, "tools": [WEATHER], **more}).is_success
     assert ("grammar" in qwen.options[-1]) is has_grammar
     if has_grammar:
+        start = qwen.options[-1]["grammar"].text.partition("\n")[0]  # type: ignore[union-attr]
+        assert (")*" in start) is (more.get("tool_choice") == "required"), (
+            "a named one is called once"
+        )
         assert "<think>" in qwen.options[-1]["grammar"].lead  # type: ignore[union-attr]
 
 

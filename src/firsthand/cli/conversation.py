@@ -19,6 +19,8 @@ from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
 
 COMMANDS = ("/reset", "/bye")
+LEAVING = ("/bye", "/quit", "/exit")
+HELP = "Ctrl-C ends an answer, /reset forgets the conversation, /bye leaves."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def lines() -> Iterator[str]:
     if live:
         with suppress(ImportError):
             importlib.import_module("readline")  # `input` uses it once it is there
-        say("Ctrl-C ends an answer, /reset forgets the conversation, /bye leaves.")
+        say(HELP)
     while True:
         try:
             text = input("> " if live else "").strip()
@@ -61,9 +63,11 @@ def lines() -> Iterator[str]:
             continue
         except EOFError:
             return
-        if text == "/bye":
+        if text in LEAVING:
             return
-        if text not in COMMANDS and re.match(r"/\w+(\s|$)", text):
+        if text == "/help":
+            say(HELP)
+        elif text not in COMMANDS and re.match(r"/\w+(\s|$)", text):
             say(f"unknown command {text.split()[0]}; there are {' and '.join(COMMANDS)}")
         elif text:
             yield text

@@ -50,7 +50,7 @@ def ps(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson =
         if as_json:
             print_json({"models": cards})
             return
-        heads = ("NAME", "STATUS", "CONTEXT", "MEMORY", "OPEN", "SHA256")
+        heads = ("NAME", "STATUS", "CONTEXT", "MAY TAKE", "OPEN", "SHA256")
         print_table(heads, [_row(card) for card in cards])
 
 
@@ -130,8 +130,9 @@ def write_answer(client: Server, body: Mapping[str, Any]) -> str | FirsthandErro
 
 
 def sampling_fields(given: options.Sampling, default: options.Sampling) -> dict[str, Any]:
-    """What was asked for, in the protocol's names; the rest is left to the server."""
-    asked: dict[str, Any] = {}
+    """What was asked for, in the protocol's names, and how long an answer may be at most, so that
+    one that does not end does not fill the context; the rest is left to the server."""
+    asked: dict[str, Any] = {"max_tokens": given.max_tokens}
     for one in fields(given):
         value = getattr(given, one.name)
         if value != getattr(default, one.name) and one.name not in _NOT_SENT:

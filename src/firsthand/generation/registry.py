@@ -58,6 +58,7 @@ class Registry:
         stays: Stays,
         clock: Callable[[], float] = time.perf_counter,
         listen: Callable[[str, Member], None] = lambda event, member: None,
+        began_s: float | None = None,
     ) -> None:
         self._members = {member.name: member for member in members}
         self._of_service = {id(member.service): member for member in members}
@@ -68,7 +69,8 @@ class Registry:
         self._changed = asyncio.Event()
         for member in members:
             if member.entry.at_start:
-                member.resident, member.since_s = True, clock()
+                member.resident = True
+                member.since_s = clock() if began_s is None else began_s
 
     @classmethod
     async def start(
@@ -93,12 +95,13 @@ class Registry:
                 replace(one, service=limited(one.service, need))
                 for one, need in zip(entries, needs, strict=True)
             ]
+        began_s = time.perf_counter()
         services = await _started(entries)
         members = [
             Member(name_of(entry), entry, service, need)
             for entry, service, need in zip(entries, services, needs, strict=True)
         ]
-        return cls(members, limit, stays or Stays())
+        return cls(members, limit, stays or Stays(), began_s=began_s)
 
     @property
     def members(self) -> list[Member]:
@@ -252,8 +255,8 @@ class Registry:
         await self._until_ready(member)
 
     async def _until_ready(self, member: Member) -> None:
-        state = member.service.state
-        began_s = self._clock() - (state.age_s if state.status is Status.LOADING else 0.0)
+        """One of the start may be ready before anybody asks; its load began with the start."""
+        began_s = self._clock() if member.num_loads else member.since_s
         try:
             await member.service.wait_ready()
         except FirsthandError:

@@ -24,7 +24,7 @@ from firsthand.server.wire.chat import ChatBody
 from firsthand.text.answers import Answer, AnswerForm, AnswerReader, Piece, read_answer
 from firsthand.text.grammars import END_THINK, THINK, of_response_format, with_reasoning
 from firsthand.text.reasoning import reasoning_of
-from firsthand.text.tool_calls import format_of
+from firsthand.text.tool_calls import FORMAT_NAMES, format_of
 from firsthand.text.tools import (
     ToolUse,
     answer_grammar,
@@ -60,9 +60,12 @@ def tool_use(house: House, service: Service, given: ToolFields) -> ToolUse | Non
     format = house.tool_format or format_of(service.model.chat_template)
     if format is None:
         raise InvalidRequest(
-            "tools", "this model's chat template knows no calls; serve with --tool-call-parser"
+            "tools",
+            "this model's chat template knows no calls; serve with --tool-call-parser "
+            + " or ".join(FORMAT_NAMES),
         )
-    return ToolUse(callable_tools, mode, given.parallel is not False, format)
+    one = given.choice is not None and not isinstance(given.choice, str)  # the one that is named
+    return ToolUse(callable_tools, mode, given.parallel is not False and not one, format)
 
 
 def told_messages(

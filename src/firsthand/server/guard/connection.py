@@ -15,10 +15,10 @@ dropped.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import field
 from typing import Any
 
+import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -245,7 +245,7 @@ class _Output:
 
 def raw_response(refused: Refused) -> bytes:
     """A whole answer, for where there is no app to give one."""
-    body = json.dumps(refused.body()).encode()
+    body = msgspec.json.encode(refused.body())
     lines = [
         f"HTTP/1.1 {refused.status} {REASONS[refused.status]}",
         "content-type: application/json",

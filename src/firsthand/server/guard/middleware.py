@@ -10,10 +10,11 @@ Read next: `access.py`, `incoming.py`, `gate.py`, `replay.py`, in the order in w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import field, replace
 from typing import Any
+
+import msgspec
 
 from firsthand.observe.trace_context import Headers, TraceContext, given_trace
 from firsthand.server.guard.access import Access, route_path, take_prefix_once
@@ -236,7 +237,7 @@ class Given:
 
 
 async def send_refusal(send: Send, refused: Refused) -> None:
-    body = json.dumps(refused.body(), ensure_ascii=False).encode()
+    body = msgspec.json.encode(refused.body())
     headers = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode("latin-1")) for name, value in refused.headers()]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

@@ -86,7 +86,7 @@ def client_gone() -> Refused:
 
 def draining() -> Refused:
     """The server ends: what comes is not taken, and what still ran at the end was cut."""
-    message = "the server is ending; another one will answer"
+    message = "the server is ending; ask again later, or elsewhere"
     return Refused(503, message, "draining", retry_after_s=DRAINING_RETRY_S)
 
 
