@@ -105,7 +105,8 @@ def test_f_86_a_conversation_with_a_server(other: Other) -> None:
     assert {key for _, _, key in other.asked} == {f"Bearer {KEY}"}
     bodies = [body for _, body, _ in other.asked if body is not None]
     assert [len(body.pop("messages")) for body in bodies] == [1, 3, 1]
-    sent = {"model": "micro", "stream": True, "temperature": 0.0, "stop": ["x"]}
+    sent: dict[str, object] = {"model": "micro", "stream": True, "temperature": 0.0, "stop": ["x"]}
+    sent["max_tokens"] = 1024
     assert bodies == [sent] * 3
 
 
@@ -114,7 +115,7 @@ def test_what_was_not_asked_for_is_left_to_the_server(other: Other) -> None:
     call("chat", "--url", f"{other.url}/v1/", "--model", "mine", stdin="one\n")
     ((path, body, key),) = other.asked
     assert (path, key) == ("/v1/chat/completions", None)
-    assert body is not None and set(body) == {"model", "messages", "stream"}
+    assert body is not None and set(body) == {"model", "messages", "stream", "max_tokens"}
     assert body["model"] == "mine"
 
 
@@ -226,7 +227,7 @@ def test_f_88_ps(other: Other) -> None:
     other.cards = [CARD | {"firsthand_memory_bytes": 3 << 20}, {"id": "theirs"}, {"no": "name"}]
     lines = call("ps", "--url", other.url).stdout.splitlines()
     assert [line.split() for line in lines] == [
-        ["NAME", "STATUS", "CONTEXT", "MAY TAKE", "OPEN", "SHA256"],
+        ["NAME", "STATUS", "CONTEXT", "PLANNED", "OPEN", "SHA256"],
         ["micro", "ready", "512", "3.0", "MiB", "-", "-"],
         ["theirs", "-", "-", "-", "-", "-"],
     ]

@@ -50,7 +50,7 @@ def ps(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson =
         if as_json:
             print_json({"models": cards})
             return
-        heads = ("NAME", "STATUS", "CONTEXT", "MAY TAKE", "OPEN", "SHA256")
+        heads = ("NAME", "STATUS", "CONTEXT", "PLANNED", "OPEN", "SHA256")
         print_table(heads, [_row(card) for card in cards])
 
 

@@ -8,6 +8,7 @@ Read next: `guard/connection.py`, `running.py`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Sequence
@@ -23,14 +24,20 @@ from firsthand.server.guard.access import is_loopback
 from firsthand.server.guard.connection import Peers
 from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.keys import KeyRing
+from firsthand.server.logs import tell
 from firsthand.server.settings import Settings
 
 BACKLOG = 2048
 
 
 def check_exposure(settings: Settings, keys: KeyRing) -> None:
-    """Raises InvalidRequest for a public address that needs no key."""
-    if settings.uds is not None or keys or settings.insecure or is_loopback(settings.host):
+    """Raises InvalidRequest for a public address that needs no key; warns of one without TLS."""
+    if settings.uds is not None or is_loopback(settings.host):
+        return
+    if settings.ssl_certfile is None:
+        text = "without TLS keys and texts go over the network as they are; see --ssl-certfile"
+        tell("no_tls", text, logging.WARNING)
+    if keys or settings.insecure:
         return
     message = "others can reach this address: set --api-key-file or --api-key, or say --insecure"
     raise InvalidRequest("host", f"{settings.host}: {message}")

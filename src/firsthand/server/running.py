@@ -42,7 +42,6 @@ from firsthand.server.app import build_app
 from firsthand.server.configured import Configured, changed
 from firsthand.server.ending import Ends, ends_of
 from firsthand.server.entrance import Entrance
-from firsthand.server.guard.access import is_loopback
 from firsthand.server.guard.admission import GateAdmission
 from firsthand.server.guard.connection import Peers
 from firsthand.server.guard.gate import Gate
@@ -233,9 +232,6 @@ async def serve_until_end(
             (listener_of(uvicorn_config(settings, app, None), settings.receive_timeout), [admin])
         )
     say(f"Firsthand listens on {address(settings, listeners)}")
-    if settings.ssl_certfile is None and settings.uds is None and not is_loopback(settings.host):
-        text = "without TLS keys and texts go over the network as they are; see --ssl-certfile"
-        tell("no_tls", text, logging.WARNING)
     return await _serve(running, servers)
 
 
