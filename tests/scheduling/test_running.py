@@ -65,8 +65,12 @@ def test_a_step_that_evicts_admits_nobody() -> None:
     bench.step()
     bench.add("urgent", prompt=1, new=1, priority=Priority.URGENT)
     assert bench.step() == ["first"]
-    assert bench.machine.last_plan.num_preempted == 1
+    (gone,) = bench.machine.last_plan.preempted
+    assert (gone.request_id, gone.num_blocks, gone.num_computed_tokens) == ("second", 2, 4)
     assert bench.step()[-1] == "urgent"
+    assert [(one.request_id, one.num_blocks) for one in bench.machine.last_plan.admitted] == [
+        ("urgent", 1)
+    ]
     bench.finish()
 
 

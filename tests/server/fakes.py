@@ -203,8 +203,10 @@ class FakeService(Service):
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
         return lambda: None
 
-    def listen_events(self, listener: Callable[[tuple[TokenEvent, ...]], None]) -> None:
-        pass
+    def listen_events(
+        self, listener: Callable[[tuple[TokenEvent, ...]], None]
+    ) -> Callable[[], None]:
+        return lambda: None
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)

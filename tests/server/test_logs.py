@@ -59,6 +59,7 @@ def test_a_callers_trace_is_in_the_line_of_its_request(lines: Found) -> None:
     assert fault["request_id"] == failed["request_id"] and failed["outcome"] == "failed"
     error = fault["error"]
     assert isinstance(error, dict) and error["type"] == "RuntimeError" and error["stack"]
+    assert failed["error"] == {"type": "RuntimeError"} and failed["stages"]
     assert "zebra-9931" not in json.dumps(lines())
 
 

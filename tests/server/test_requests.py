@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from firsthand.cli.main import run_command
+from tests.server.conftest import Live
 from tests.server.guarded import AUTH, CHAT, KEY, guarded
 from tests.server.processes import Server, started, stream
 
@@ -163,6 +164,25 @@ def test_a_failure_outlives_the_engine_and_the_server(
     kept = json.loads(capsys.readouterr().out)
     assert kept["state"] == "engine_lost" and "EngineLost" in kept["cause"]
     assert kept["steps"]
+
+
+def test_obs_2_a_metric_that_raises_fails_no_request(live: Live) -> None:
+    """A counter that would go down, a hook of somebody's."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("a counter cannot go down")
+
+    before = live.house.metrics.finished
+    live.house.metrics.finished = broken  # type: ignore[method-assign, assignment]
+    end = live.service.listen(broken)
+    try:
+        url = f"{live.running.url}/v1/completions"
+        assert httpx.post(url, json=BODY, timeout=30).json()["usage"]["completion_tokens"] == 40
+        text = httpx.post(url, json=BODY | {"stream": True}, timeout=30).text
+        assert text.endswith("data: [DONE]\n\n") and "error" not in text
+    finally:
+        end()
+        live.house.metrics.finished = before  # type: ignore[method-assign]
 
 
 def test_a_key_sees_its_own_requests_alone() -> None:

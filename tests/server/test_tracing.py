@@ -19,6 +19,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from firsthand.cli.main import run_command
 from tests.server.processes import Server, started
@@ -64,6 +65,11 @@ def plain(attributes: Any) -> dict[str, Any]:
             value = [item.string_value for item in value.values]
         found[one.key] = value
     return found
+
+
+def gen_ai_names() -> set[str]:
+    """Those of the conventions."""
+    return {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
 
 
 @contextmanager
@@ -154,6 +160,7 @@ def test_s_96_a_span_per_stage_in_the_callers_trace(traced: tuple[Server, Receiv
         "http.response.status_code": 200,
         "firsthand.request_id": "traced",
     }
+    assert {name for name in told if name.startswith("gen_ai.")} <= gen_ai_names()
     assert received.resource == received.resource | {
         "service.name": "firsthand",
         "deployment.environment.name": "test",

@@ -34,6 +34,7 @@ from firsthand.generation.assembly import assemble, max_requests
 from firsthand.generation.choice import Job
 from firsthand.generation.completion import Completion
 from firsthand.generation.embedding import Company, Shape
+from firsthand.generation.listeners import Listeners
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.loading import Claim, LoadedModel, Progress, load_model
 from firsthand.generation.options import (
@@ -45,7 +46,6 @@ from firsthand.generation.options import (
     request_of,
 )
 from firsthand.generation.report import (
-    Listeners,
     Memory,
     Report,
     StepLedger,
@@ -98,7 +98,8 @@ class LLM:
         self._clock = time.perf_counter
         self._loaded = loaded
         self._ledger = StepLedger(capacity=2 * max_requests(loaded))
-        self._listeners = Listeners((self._ledger.record,))
+        self._listeners: Listeners[StepFacts] = Listeners()
+        self._listeners.add(self._ledger.record)
         assembly = assemble(loaded, self._clock, self._listeners.tell)
         self._engine, self._runner = assembly.engine, assembly.runner
         self._kv_memory = assembly.scheduler.memory
@@ -266,12 +267,12 @@ class LLM:
     @contextmanager
     def listening(self, listener: Callable[[StepFacts], None]) -> Iterator[None]:
         """Meanwhile, `listener` gets the facts of each step, on the engine's thread: it must be
-        quick, and must not raise."""
-        self._listeners.add(listener)
+        quick. One that raises is told no more."""
+        end = self._listeners.add(listener)
         try:
             yield
         finally:
-            self._listeners.remove(listener)
+            end()
 
     def memory(self, num_tokens: int = 0) -> Memory:
         """What holds the memory now; `num_tokens` are those of one request in the KV store."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable
 from dataclasses import field
 from itertools import pairwise
 from typing import Any
@@ -190,24 +189,6 @@ class StepLedger:
             self._times[request_id] = times
         while len(self._times) > self.capacity:
             del self._times[next(iter(self._times))]
-
-
-@dataclass(slots=True)
-class Listeners:
-    """Those who are told of each step, on the engine's thread, before its events are delivered."""
-
-    _all: tuple[Callable[[StepFacts], None], ...] = ()
-
-    def add(self, listener: Callable[[StepFacts], None]) -> None:
-        self._all = (*self._all, listener)
-
-    def remove(self, listener: Callable[[StepFacts], None]) -> None:
-        self._all = tuple(one for one in self._all if one != listener)
-
-    def tell(self, facts: StepFacts) -> None:
-        """For the engine: its `on_step`."""
-        for listener in self._all:
-            listener(facts)
 
 
 @dataclass(frozen=True, slots=True)

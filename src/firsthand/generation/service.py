@@ -29,6 +29,7 @@ from firsthand.engine.facts import StepFacts
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
 from firsthand.generation.frames import EngineFacts, LoadModel
+from firsthand.generation.listeners import Listeners
 from firsthand.generation.options import (
     Checked,
     Options,
@@ -84,15 +85,15 @@ class Service:
         self._clock = time.perf_counter
         self._ledger = StepLedger(capacity=2 * options.max_requests)
         self._traffic = Traffic(self._clock)
-        self._step_listeners: tuple[Callable[[StepFacts], None], ...] = ()
-        self._event_listeners: tuple[Callable[[tuple[TokenEvent, ...]], None], ...] = ()
+        self._step_listeners: Listeners[StepFacts] = Listeners()
+        self._event_listeners: Listeners[tuple[TokenEvent, ...]] = Listeners()
         self._remote = Remote(
             LoadModel(str(options.model), options.load),
             Watch(hang_s=max(options.hang_s, COMPILE_S if options.load.compile else 0.0)),
             options.max_requests,
             on_step=self._on_step,
             on_end=self._traffic.ended,
-            on_events=self._on_events,
+            on_events=self._event_listeners.tell,
             clock=self._clock,
         )
         self._numbers = count()
@@ -209,17 +210,14 @@ class Service:
 
     def listen(self, listener: Callable[[StepFacts], None]) -> Callable[[], None]:
         """From now on `listener` gets the facts of each step, on the event loop, before the step's
-        chunks are read. It must be quick and must not raise. The result ends it."""
-        self._step_listeners = (*self._step_listeners, listener)
+        chunks are read. It must be quick; one that raises is told no more. The result ends it."""
+        return self._step_listeners.add(listener)
 
-        def end() -> None:
-            self._step_listeners = tuple(x for x in self._step_listeners if x is not listener)
-
-        return end
-
-    def listen_events(self, listener: Callable[[tuple[TokenEvent, ...]], None]) -> None:
-        """As `listen`, for good: the events of each step, right after its facts."""
-        self._event_listeners = (*self._event_listeners, listener)
+    def listen_events(
+        self, listener: Callable[[tuple[TokenEvent, ...]], None]
+    ) -> Callable[[], None]:
+        """As `listen`: the events of each step, right after its facts."""
+        return self._event_listeners.add(listener)
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         """A text prompt. `add_bos` None is the model's own rule. Long texts do not hold the loop.
@@ -367,9 +365,4 @@ class Service:
     def _on_step(self, facts: StepFacts) -> None:
         self._ledger.record(facts)
         self._traffic.stepped(facts)
-        for listener in self._step_listeners:
-            listener(facts)
-
-    def _on_events(self, events: tuple[TokenEvent, ...]) -> None:
-        for listener in self._event_listeners:
-            listener(events)
+        self._step_listeners.tell(facts)

@@ -25,6 +25,7 @@ from typing import Any
 
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.completion import Completion
+from firsthand.generation.listeners import Listeners
 from firsthand.generation.service import Service
 from firsthand.observe.records import ENTRY_BYTES, Arrival, Choice, Content, Ending, Part, Record
 from firsthand.observe.step_ring import Step, StepRing
@@ -52,7 +53,7 @@ class Recorder:
         self._ended: deque[Record] = deque()  # the oldest first
         self._refused: deque[Record] = deque(maxlen=MAX_REFUSED)
         self._tracks: dict[str, _Track] = {}
-        self._listeners: list[Callable[[Record], None]] = []
+        self._listeners: Listeners[Record] = Listeners()
 
     @property
     def models(self) -> list[str]:
@@ -71,9 +72,9 @@ class Recorder:
         service.listen(track.stepped)
         service.listen_events(track.events)
 
-    def listen(self, on_end: Callable[[Record], None]) -> None:
-        """It must be quick and must not raise."""
-        self._listeners.append(on_end)
+    def listen(self, on_end: Callable[[Record], None]) -> Callable[[], None]:
+        """It is told of each record that has ended, and must be quick. The result ends it."""
+        return self._listeners.add(on_end)
 
     def submitted(
         self,
@@ -123,8 +124,7 @@ class Recorder:
         else:
             self._refused.append(record)
         self._forget()
-        for listener in self._listeners:
-            listener(record)
+        self._listeners.tell(record)
         return record
 
     def open_record(self, arrival: Arrival) -> Record | None:

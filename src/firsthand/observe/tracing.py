@@ -10,8 +10,8 @@ log and to the caller; all else is told at the end, from the record. The library
 its own thread exports; what does not fit is dropped. Its variables hold: OTEL_SERVICE_NAME,
 OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_PROPAGATORS, OTEL_BSP_*, OTEL_EXPORTER_OTLP_*.
 
-The names are those of the GenAI semantic conventions as of version 1.38, which are not yet stable:
-they stand in this file alone. No text of prompt or answer is among them, nor what a caller named as
+The names are those of the GenAI semantic conventions as of `SCHEMA`, which are not yet stable: they
+stand in this file alone. No text of prompt or answer is among them, nor what a caller named as
 stop strings.
 """
 
@@ -34,6 +34,7 @@ from firsthand.observe.records import Part, Record
 from firsthand.observe.trace_context import Headers, TraceContext, trace_headers
 
 PROVIDER = "firsthand"
+SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/responses": "chat",
@@ -54,7 +55,7 @@ class Tracer:
             resource=own.merge(_of_the_environment()), shutdown_on_exit=False
         )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
-        self._tracer = self._provider.get_tracer(PROVIDER, version)
+        self._tracer = self._provider.get_tracer(PROVIDER, version, SCHEMA)
 
     def begin(self, headers: Headers, arrived_s: float) -> TraceContext | None:
         """None: tracing is switched off by OTEL_SDK_DISABLED, and the caller has no trace."""
@@ -132,7 +133,7 @@ def _attributes(record: Record, operation: str) -> Iterator[tuple[str, Any]]:
         yield "gen_ai.request.seed", first.seed & (2**63 - 1)  # what an attribute can hold
         yield "gen_ai.request.temperature", first.sampling.temperature
         yield "gen_ai.request.top_p", first.sampling.top_p
-        yield "gen_ai.request.top_k", first.sampling.top_k
+        yield "gen_ai.request.top_k", float(first.sampling.top_k)
         yield "gen_ai.request.stream", arrival.streams
         yield "gen_ai.usage.input_tokens", sum(one.num_prompt_tokens for one in parts)
         yield "gen_ai.usage.cache_read.input_tokens", sum(one.num_cached_tokens for one in parts)

@@ -160,6 +160,7 @@ def install(app: FastAPI) -> None:
 
     async def unknown(request: Request, fault: Exception) -> Response:
         note_outcome(request.scope, "failed")
+        call_of(request.scope).cause = type(fault).__name__
         return reply_for(fault, request_id_of(request.scope)).response()
 
     async def http(_: Request, fault: Exception) -> Response:

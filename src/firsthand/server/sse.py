@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from firsthand.errors import FirsthandError
 from firsthand.server.errors import ErrorReply, internal_error, reply_and_log
+from firsthand.server.guard.call import call_of
 from firsthand.server.headers import note_outcome, request_id_of
 from firsthand.values import dataclass
 
@@ -121,8 +122,9 @@ class EventStreamResponse(Response):
                 await wire.write(data)
         except FirsthandError as fault:
             await wire.write(error_event(reply_and_log(fault, scope)))
-        except Exception:
+        except Exception as fault:
             request_id = request_id_of(scope)
+            call_of(scope).cause = type(fault).__name__
             note_outcome(scope, "failed", 500)
             _LOG.exception("request %s: unexpected fault in a stream", request_id)
             await wire.write(error_event(internal_error(request_id)))

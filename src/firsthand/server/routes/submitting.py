@@ -7,6 +7,7 @@ Read next: `chat.py`, `../asking.py`.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from firsthand.server.sse import encode_json
 from firsthand.server.wire.base import Sampling, priority_of
 from firsthand.values import dataclass
 
+_LOG = logging.getLogger(__name__)
 MAX_CHOICES_PER_BODY = 256  # prompts × n
 
 
@@ -96,9 +98,12 @@ def submit(
     _record(recorder, call_of(scope), asked, submitted)
 
     def finished(engine_id: str, completion: Completion) -> None:
-        house.metrics.finished(service, completion)
-        recorder.finished(model, engine_id, completion)
         scope["state"]["finish_reason"] = completion.finish_reason
+        try:
+            recorder.finished(model, engine_id, completion)
+            house.metrics.finished(service, completion)
+        except Exception:  # whoever counts is no reason for an answer to fail
+            _LOG.exception("the end of an answer could not be counted")
 
     answers = Answers(submitted, n, request_id_of(scope), finished)
     at_end(scope, answers.close)
