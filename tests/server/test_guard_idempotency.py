@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from firsthand.server.guard.idempotency import Replies, Reply, read_key
 from firsthand.server.guard.refusal import Refused
-from firsthand.server.guard.replay import Recorder, fingerprint
+from firsthand.server.guard.replay import ReplyCopy, fingerprint
 
 REPLY = Reply(200, ((b"content-type", b"text/plain"),), (b"hello",))
 
@@ -151,13 +151,13 @@ def test_fingerprints_differ_in_every_part() -> None:
     assert fingerprint("POST", "/a", b"qj", b"son", b"body") != whole  # a border that moved
 
 
-def recorded(*messages: MutableMapping[str, Any], max_bytes: int = 1000) -> Recorder:
+def recorded(*messages: MutableMapping[str, Any], max_bytes: int = 1000) -> ReplyCopy:
     sent = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    recorder = Recorder(send, max_bytes)
+    recorder = ReplyCopy(send, max_bytes)
 
     async def run() -> None:
         for message in messages:

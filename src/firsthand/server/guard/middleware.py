@@ -31,7 +31,7 @@ from firsthand.server.guard.incoming import (
     receive_body,
 )
 from firsthand.server.guard.refusal import CLIENT_CLOSED, Refused
-from firsthand.server.guard.replay import Claim, Recorder, fingerprint, play
+from firsthand.server.guard.replay import Claim, ReplyCopy, fingerprint, play
 from firsthand.server.headers import (
     REQUEST_ID,
     choose_request_id,
@@ -160,11 +160,15 @@ class Guard:
             await play(kept, answer)
             return
         claim = Claim(self.replies, tenant, key)
-        recorder = Recorder(answer, self.replies.max_reply_bytes)
+        copy = ReplyCopy(
+            answer,
+            self.replies.max_reply_bytes,
+            lambda: claim.settle(copy.reply(), self.gate.clock()),
+        )
         try:
-            await self.app(scope, given, recorder)
+            await self.app(scope, given, copy)
         finally:
-            claim.settle(recorder.reply(), self.gate.clock())
+            claim.settle(copy.reply(), self.gate.clock())
 
     def _idempotency_key(self, scope: Scope, generates: bool, rules: Rules) -> str | None:
         if not generates:

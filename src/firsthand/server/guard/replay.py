@@ -34,11 +34,13 @@ def fingerprint(method: str, path: str, query: bytes, content_type: bytes, body:
 
 
 @dataclass(slots=True)
-class Recorder:
-    """Passes a reply on and keeps a copy, as long as it is not too large to be kept."""
+class ReplyCopy:
+    """Passes a reply on and keeps a copy, as long as it is not too large to be kept. `whole` is
+    called before the last of it is passed on: a client that has it may ask again at once."""
 
     send: Send
     max_bytes: int
+    whole: Callable[[], None] = lambda: None
     status: int = 0
     complete: bool = False
     _headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -50,10 +52,12 @@ class Recorder:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._headers = tuple((bytes(n), bytes(v)) for n, v in message["headers"])
-        await self.send(message)
-        if message["type"] == "http.response.body":
+        else:
             self._note(bytes(message.get("body", b"")))
             self.complete = not message.get("more_body", False)
+            if self.complete:
+                self.whole()
+        await self.send(message)
 
     def _note(self, chunk: bytes) -> None:
         self._failed |= _STREAM_FAILED in chunk
@@ -75,13 +79,18 @@ class Recorder:
 
 @dataclass(slots=True)
 class Claim:
-    """The first request with a key. `settle` it once, whatever became of the reply."""
+    """The first request with a key. `settle` it, whatever became of the reply; the first time
+    counts."""
 
     replies: Replies
     tenant: str
     key: str
+    _settled: bool = False
 
     def settle(self, reply: Reply | None, now: float) -> None:
+        if self._settled:
+            return
+        self._settled = True
         if reply is None:
             self.replies.forget(self.tenant, self.key)
         else:
