@@ -95,7 +95,6 @@ def test_a_joined_matrix_gives_its_parts_their_rows(tmp_path: Path) -> None:
         ({"bias": "all"}, "bias must be none"),
         ({"lora_bias": True}, "lora_bias"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters"),
         ({"trainable_token_indices": [1]}, "trainable_token_indices"),
         ({"layer_replication": [[0, 1]]}, "layer_replication"),
         ({"fan_in_fan_out": True}, "fan_in_fan_out"),
@@ -138,6 +137,37 @@ def test_tensors_must_be_pairs_that_fit_the_model(tmp_path: Path) -> None:
         folder = write_adapter(tmp_path / str(number), weights)
         with pytest.raises(error, match=says):
             open_adapter(folder, SLOTS)
+
+
+def test_stacked_experts_fit_the_model_or_are_refused(tmp_path: Path) -> None:
+    """Two experts (F 6, M 8) of rank 2: E · r is 4; gate and up have 12 rows."""
+    stem = "model.layers.0.mlp.experts"
+    slots = [
+        Slot(f"{stem}.{index}.{name}.weight", shape)
+        for index in range(2)
+        for name, shape in (("gate", (6, 8)), ("up", (6, 8)), ("down", (8, 6)))
+    ]
+    random = np.random.default_rng(1)
+
+    def written(k: int, n: int, ranks: int = 4, where: str = "experts.base_layer") -> Path:
+        name = f"base_model.model.model.layers.0.mlp.{where}.lora"
+        raw = {
+            f"{name}_A.weight": random.normal(size=(ranks, k)).astype(np.float32),
+            f"{name}_B.weight": random.normal(size=(n, ranks)).astype(np.float32),
+        }
+        folder = tmp_path / f"{k} {n} {ranks} {where}"
+        return write_adapter(folder, raw, r=2, target_parameters=["experts.x"])
+
+    adapter = open_adapter(written(8, 12), slots)
+    assert [one.weight for one in adapter.factors] == [slots[i].name for i in (0, 1, 3, 4)]
+    assert {(one.a.shape, one.b.shape) for one in adapter.factors} == {((2, 8), (6, 2))}
+    adapter = open_adapter(written(6, 8, where="experts"), slots)
+    assert [one.weight for one in adapter.factors] == [slots[i].name for i in (2, 5)]
+    for k, n, ranks in ((8, 8, 4), (6, 12, 4), (8, 12, 6), (8, 12, 2)):
+        with pytest.raises(CheckpointError, match="fit neither gate and up nor down"):
+            open_adapter(written(k, n, ranks), slots)
+    with pytest.raises(CheckpointError, match="layer's 0 experts"):
+        open_adapter(written(8, 12), SLOTS)
 
 
 def test_a_folder_without_its_files_is_no_adapter(tmp_path: Path) -> None:

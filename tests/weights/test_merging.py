@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.errors import CheckpointError, InvalidRequest, UnsupportedModel
+from firsthand.generation.loading import slots_of
 from firsthand.quant.formats import bfloat16_to_float32, float32_to_bfloat16
 from firsthand.weights.merging import merge
 from tests.weights.adapter_files import PREFIX, tensors, write_adapter
@@ -35,7 +36,11 @@ def test_changed_tensors_are_the_sum_and_the_others_the_same_bytes(
 ) -> None:
     seen: list[tuple[int, int]] = []
     done = merge(
-        model, write_adapter(tmp_path / "a"), tmp_path / "new", lambda *now: seen.append(now)
+        model,
+        write_adapter(tmp_path / "a"),
+        tmp_path / "new",
+        slots_of,
+        lambda *now: seen.append(now),
     )
     before = load_file(model / "model.safetensors")
     after = load_file(tmp_path / "new" / "model.safetensors")
@@ -56,7 +61,7 @@ def test_changed_tensors_are_the_sum_and_the_others_the_same_bytes(
 def test_what_cannot_be_merged_is_refused_and_nothing_is_left(model: Path, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "a")
     with pytest.raises(InvalidRequest, match="exists already"):
-        merge(model, adapter, adapter)
+        merge(model, adapter, adapter, slots_of)
     head = {
         name.replace("layers.0.self_attn.q_proj", "lm_head"): x for name, x in tensors().items()
     }
@@ -69,7 +74,7 @@ def test_what_cannot_be_merged_is_refused_and_nothing_is_left(model: Path, tmp_p
         )
     ):
         with pytest.raises(error, match=says):
-            merge(model, write_adapter(tmp_path / str(number), weights), tmp_path / "new")
+            merge(model, write_adapter(tmp_path / str(number), weights), tmp_path / "new", slots_of)
         assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob(".new*"))
 
@@ -87,7 +92,7 @@ def test_a_quantised_model_is_refused_by_the_tensor(model: Path, tmp_path: Path)
     scheme["config_groups"] = {"group_0": {"targets": ["Linear"], "weights": weights}}  # type: ignore[assignment]
     (source / "config.json").write_text(json.dumps(config | {"quantization_config": scheme}))
     with pytest.raises(UnsupportedModel, match="only floats are merged"):
-        merge(source, write_adapter(tmp_path / "a"), tmp_path / "new")
+        merge(source, write_adapter(tmp_path / "a"), tmp_path / "new", slots_of)
 
 
 def test_float32_becomes_the_nearest_bfloat16() -> None:

@@ -237,6 +237,7 @@ def merge(
     """Write a model with an adapter added to its weights for good."""
     with reported(as_json):
         from firsthand.config import read_environment
+        from firsthand.generation.loading import slots_of
         from firsthand.weights import catalogue, merging
 
         report = progress()
@@ -244,6 +245,7 @@ def merge(
             catalogue.resolve(model, read_environment()).path,
             lora,
             target,
+            slots_of,
             lambda now, total: report("merging", now, total),
         )
         if as_json:

@@ -15,11 +15,13 @@ Shapes follow the legend in `batch.py`. All activations are float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from firsthand.values import dataclass
 
 X = TypeVar("X")
+
+ADAPTED: Final = ("linear", "head", "experts")  # operators whose weights an adapter may change
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class Ops(Protocol[X]):
 
         A row whose sequence has an adapter with factors a (r, K) and b (N, r) of this weight gets
         + x · aᵀ · bᵀ besides, from the row before it is rounded; their scale is in b. So does one
-        of `head`. A row without skips the addition. arXiv 2106.09685, section 4.1."""
+        of `head`, and of each matrix of an expert that the row chose. A row without skips the
+        addition. arXiv 2106.09685, section 4.1."""
 
     def rope(self, x: X, num_heads: int, table: int = 0) -> X:
         """Rotate each head's pairs (i, i + D/2) by position · frequency[i], and scale by the

@@ -291,6 +291,11 @@ def read_spec(checkpoint: Checkpoint, max_context: int | None = None) -> ModelSp
     return families.read_config(checkpoint.config, max_context)
 
 
+def slots_of(checkpoint: Checkpoint) -> tuple[Slot, ...]:
+    """What its model asks it for."""
+    return families.slots(read_spec(checkpoint))
+
+
 def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
     if checkpoint.form == "gguf":
         environment = read_environment()

@@ -9,8 +9,13 @@ Read next: `../quant/low_rank.py` (what comes of it), `compute/ops.py` (`linear`
 
 Which modules are changed is told by the tensors; the configuration tells the scale, and what else
 the adapter would ask of a model. What we do not compute is refused by name. A module that our model
-has in parts (a joined projection) gives each of them its rows of B. Everything is float32 here.
-Source: the package peft, 0.21.
+has in parts (a joined projection) gives each of them its rows of B. The experts of a layer come one
+by one, or as the stacked parameters that transformers has them in (`target_parameters`):
+
+    base_model.model.….experts.[base_layer.]lora_A.weight (E · r, K), lora_B (N, r · E)
+
+whose place tells the nesting of peft and not the parameter; the shapes do. Everything is float32
+here. Source: the package peft, 0.21.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -44,6 +49,8 @@ _MAX_CONFIG_BYTES = 4 << 20
 _MAX_CONFIG_ITEMS = 1 << 17
 _KINDS = ("F32", "F16", "BF16")
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight", re.ASCII)
+_STACKED = re.compile(r"model\.layers\.([0-9]{1,6})\.\w+\.experts(\.base_layer)?", re.ASCII)
+_EXPERT = re.compile(r"model\.layers\.([0-9]{1,6})\.\w+\.experts\.[0-9]+\.\w+\.weight", re.ASCII)
 _PATTERN = re.compile(r"\^?[A-Za-z0-9_.]+", re.ASCII)
 
 T = TypeVar("T")
@@ -60,7 +67,7 @@ _HARMLESS = frozenset(
 _READ = frozenset(
     (
         *("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "bias"),
-        "init_lora_weights",
+        *("init_lora_weights", "target_parameters"),
     )
 )
 # Beginnings that leave the model's own weights as they were.
@@ -85,9 +92,11 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleChange:
-    """b (N, r) · a (r, K), scale in b, of one module of the model that the adapter was made for."""
+    """b (N, r) · a (r, K), scale in b, of one module of the model that the adapter was made for. Of
+    stacked experts b (N, r · E) and a (E · r, K)."""
 
     module: str
+    rank: int
     a: NDArray[np.float32]
     b: NDArray[np.float32]
 
@@ -95,7 +104,7 @@ class ModuleChange:
 def open_adapter(folder: Path, slots: Sequence[Slot]) -> Adapter:
     """The adapter in `folder`, for a model of these slots. Raises ModelNotFound, CheckpointError
     where it is damaged or does not fit the model, UnsupportedModel for what we do not compute."""
-    changes = read_changes(folder)
+    changes = with_experts(folder, read_changes(folder), lambda: slots)
     by_name = {slot.name: slot for slot in slots if len(slot.shape) == 2}
     parts: dict[str, list[Slot]] = defaultdict(list)
     for slot in by_name.values():
@@ -111,6 +120,8 @@ def open_adapter(folder: Path, slots: Sequence[Slot]) -> Adapter:
             factors += _of_parts(folder, change, parts[name])
         else:
             raise CheckpointError(str(folder), f"the model has no matrix {change.module!r}")
+    if len({one.weight for one in factors}) < len(factors):
+        raise CheckpointError(str(folder), "changes one matrix twice")
     digest = sha256()
     for one in sorted(factors, key=lambda it: it.weight):
         digest.update(f"{one.weight} {one.a.shape} {one.b.shape}\n".encode())
@@ -235,11 +246,14 @@ def _changes(checkpoint: Checkpoint, scales: _Scales) -> Iterator[ModuleChange]:
             raise CheckpointError(checkpoint.path, "has only one of lora_A and lora_B", module)
         a, b = _matrix(checkpoint, pair["A"]), _matrix(checkpoint, pair["B"])
         rank = scales.rank_of(module)
-        if a.shape[0] != rank or b.shape[1] != rank:
+        of_all = rank
+        if _STACKED.fullmatch(module) is not None:
+            of_all = a.shape[0] // rank * rank  # of so many experts as the model has
+        if a.shape[0] != of_all or b.shape[1] != of_all:
             raise CheckpointError(
                 checkpoint.path, f"is {a.shape} and {b.shape}, and its rank {rank}", module
             )
-        yield ModuleChange(module, a, b * scales.scale_of(module))
+        yield ModuleChange(module, rank, a, b * scales.scale_of(module))
 
 
 def _matrix(checkpoint: Checkpoint, info: TensorInfo) -> NDArray[np.float32]:
@@ -259,6 +273,51 @@ def _of_parts(folder: Path, change: ModuleChange, slots: Sequence[Slot]) -> Iter
         first = slot.part_of.first_row
         rows = np.ascontiguousarray(change.b[first : first + slot.shape[0]])
         yield LowRank(slot.name, change.a, rows)
+
+
+def _layer_of_expert(slot: Slot) -> str | None:
+    found = _EXPERT.fullmatch(slot.name)
+    return None if found is None else found[1]
+
+
+def with_experts(
+    folder: Path, changes: Sequence[ModuleChange], slots: Callable[[], Sequence[Slot]]
+) -> list[ModuleChange]:
+    """A change of all experts of a layer as one of each; `slots`, the model's, are asked for where
+    there is one. Raises CheckpointError as `open_adapter`."""
+    found: list[ModuleChange] = []
+    for change in changes:
+        stacked = _STACKED.fullmatch(change.module)
+        if stacked is None:
+            found.append(change)
+        else:
+            experts = [one for one in slots() if _layer_of_expert(one) == stacked[1]]
+            found += _of_experts(folder, change, experts)
+    return found
+
+
+def _of_experts(
+    folder: Path, change: ModuleChange, slots: Sequence[Slot]
+) -> Iterator[ModuleChange]:
+    """`slots` are gate, up and down of each expert of a layer in turn."""
+    num_experts, n = len(slots) // 3, change.b.shape[0]
+    which: tuple[int, ...] = ()
+    if slots:
+        f, m = slots[0].shape
+        which = {(2 * f, m): (0, 1), (m, f): (2,)}.get((n, change.a.shape[1]), ())
+    if not which or change.a.shape[0] != num_experts * change.rank:
+        raise CheckpointError(
+            str(folder),
+            f"has factors {change.a.shape} and {change.b.shape}, which fit neither gate and up nor "
+            f"down of the layer's {num_experts} experts",
+            change.module,
+        )
+    every = change.a.reshape(num_experts, change.rank, -1)
+    b = change.b.reshape(n, change.rank, num_experts)
+    for index, a in enumerate(every):
+        for at, rows in zip(which, np.split(b[:, :, index], len(which)), strict=True):
+            module = slots[3 * index + at].name.removesuffix(".weight")
+            yield ModuleChange(module, change.rank, a, np.ascontiguousarray(rows))
 
 
 def _check_shape(folder: Path, change: ModuleChange, shape: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ blocks or codes a second time would cost more than the adapter is worth, so such
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from firsthand.errors import CheckpointError, UnsupportedModel
 from firsthand.quant.formats import decode, float32_to_bfloat16, row_blocks
 from firsthand.values import dataclass
-from firsthand.weights.adapters import ModuleChange, read_changes
-from firsthand.weights.checkpoint import Checkpoint, TensorInfo
+from firsthand.weights.adapters import ModuleChange, read_changes, with_experts
+from firsthand.weights.checkpoint import Checkpoint, Slot, TensorInfo
 from firsthand.weights.convert import (
     Progress,
     TensorToWrite,
@@ -49,18 +49,26 @@ class MergeReport:
     num_bytes: int
 
 
-def merge(model: Path, adapter: Path, dst: Path, progress: Progress | None = None) -> MergeReport:
+def merge(
+    model: Path,
+    adapter: Path,
+    dst: Path,
+    slots_of: Callable[[Checkpoint], Sequence[Slot]],
+    progress: Progress | None = None,
+) -> MergeReport:
     """Write `model` (a folder with safetensors) with `adapter` added, as the new folder `dst`.
+    `slots_of` a model are asked for where an adapter changes stacked experts.
 
     Raises InvalidRequest for a `dst` that exists, UnsupportedModel for weights that are no floats,
     CheckpointError for an adapter that does not fit, and what opening the two raises.
     """
     check_new(dst)
-    changes = {f"{one.module}.weight": one for one in read_changes(adapter)}
+    read = read_changes(adapter)
     with closing(open_checkpoint(model)) as checkpoint:
         if checkpoint.form != "safetensors":
             raise UnsupportedModel(f"{model}: an adapter is merged into safetensors only")
-        by_file = _matched(checkpoint, changes)
+        read = with_experts(adapter, read, lambda: slots_of(checkpoint))
+        by_file = _matched(checkpoint, {f"{one.module}.weight": one for one in read})
         infos = checkpoint.tensors.values()
         total = sum(info.num_bytes for info in infos)
         report = counter(progress, total)

@@ -30,6 +30,7 @@ from firsthand.compute.native.packing import (
     packing_fingerprint,
 )
 from firsthand.compute.native.shards import Choice, choose
+from firsthand.compute.ops import ADAPTED
 from firsthand.compute.plan import Op, Value, lay_out, record
 from firsthand.config import MAX_THREADS
 from firsthand.errors import EngineError, InvalidRequest, UnsupportedModel
@@ -158,7 +159,7 @@ class NativeExecutor:
         places = {
             weight: (at, which)
             for at, op in enumerate(self.ops)
-            if op.name in ("linear", "head")
+            if op.name in ADAPTED
             for which, weight in enumerate(op.weights)
         }
         for one in factors:

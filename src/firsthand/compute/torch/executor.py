@@ -21,7 +21,7 @@ from firsthand.checks import check_choice
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.buckets import CompileFacts
 from firsthand.compute.executor import Held, ModelProgram, OpTime, ProfiledStep
-from firsthand.compute.ops import Ops
+from firsthand.compute.ops import ADAPTED, Ops
 from firsthand.compute.plan import record
 from firsthand.compute.torch.attention import ATTENTIONS, AttentionName
 from firsthand.compute.torch.compiled import Around, CompiledSteps, check_compiler
@@ -107,7 +107,7 @@ class TorchExecutor:
         if self._program is None:
             raise EngineError("prepare() comes before an adapter")
         ops = record(self._program.forward, self._shape_of)
-        layers = {op.weights[0] for op in ops if op.name in ("linear", "head")}
+        layers = {name for op in ops if op.name in ADAPTED for name in op.weights}
         for one in factors:
             if one.weight not in layers:
                 raise UnsupportedModel(f"{one.weight} takes no adapter: it is no linear layer")

@@ -15,6 +15,9 @@ import torch
 
 from firsthand.compute.ops import RoutingRule
 
+# For which rows of a batch, and a and b.
+LowRankOf = tuple[slice, torch.Tensor, torch.Tensor]
+
 
 def norm(x: torch.Tensor, gain: torch.Tensor, eps: float, num_heads: int = 1) -> torch.Tensor:
     heads = x.unflatten(1, (num_heads, -1))
@@ -25,6 +28,13 @@ def norm(x: torch.Tensor, gain: torch.Tensor, eps: float, num_heads: int = 1) ->
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     y = x @ weight.T
     return y if bias is None else y + bias
+
+
+def among(
+    factors: Sequence[LowRankOf], rows: torch.Tensor
+) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """The same for a choice of rows: which of them each pair is for."""
+    return [((rows >= of.start) & (rows < of.stop), a, b) for of, a, b in factors]
 
 
 def with_low_rank(
@@ -73,12 +83,20 @@ def experts(
     weights: torch.Tensor,
     matrices: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
     kind: str,
+    factors: Sequence[Sequence[Sequence[LowRankOf]]],
 ) -> torch.Tensor:
-    """Each expert over the rows that chose it; `matrices` are gate, up and down of each."""
+    """Each expert over the rows that chose it; `matrices` are gate, up and down of each, `factors`
+    what adapters add to each of them."""
     out = torch.zeros_like(x)
     for e, (gate, up, down) in enumerate(matrices):
         rows = weights[:, e].nonzero()[:, 0]
         if len(rows):
-            h = activation(x[rows] @ gate.T, x[rows] @ up.T, kind)
-            out[rows] += weights[rows, e, None] * (h @ down.T)
+            chosen = x[rows]
+            of = [among(one, rows) for one in factors[e]]
+            h = activation(
+                with_low_rank(chosen @ gate.T, chosen, of[0]),
+                with_low_rank(chosen @ up.T, chosen, of[1]),
+                kind,
+            )
+            out[rows] += weights[rows, e, None] * with_low_rank(h @ down.T, h, of[2])
     return out

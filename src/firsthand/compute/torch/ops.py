@@ -115,7 +115,10 @@ class TorchOps:
     ) -> torch.Tensor:
         named = self._weights
         matrices = [(named[it.gate], named[it.up], named[it.down]) for it in experts]
-        return formulas.experts(x, weights, matrices, kind)
+        factors = [
+            tuple(self._factors(name) for name in (it.gate, it.up, it.down)) for it in experts
+        ]
+        return formulas.experts(x, weights, matrices, kind, factors)
 
     def head(self, x: torch.Tensor, weight: str, cap: float | None = None) -> torch.Tensor:
         self._at_head = x, weight, cap
@@ -125,16 +128,14 @@ class TorchOps:
         """(R, V) of rows of this batch, once its head has been reached."""
         x, weight, cap = self._at_head
         y = x[rows] @ self._weights[weight].T
-        factors = [
-            ((rows >= of.start) & (rows < of.stop), a, b) for of, a, b in self._factors(weight)
-        ]
+        factors = formulas.among(self._factors(weight), rows)
         return capped(formulas.with_low_rank(y, x[rows], factors), cap)
 
     def hidden(self, rows: torch.Tensor) -> torch.Tensor:
         """(R, M) what the head reads of them."""
         return self._at_head[0][rows]
 
-    def _factors(self, weight: str) -> list[tuple[slice, torch.Tensor, torch.Tensor]]:
+    def _factors(self, weight: str) -> list[formulas.LowRankOf]:
         """What adapters add to this weight's product: for whose rows, and a and b."""
         starts = self._batch.row_starts
         return [

@@ -43,6 +43,7 @@ using Lines = std::vector<T, LineAllocator<T>>;
 struct LowRank {
   WeightRef a, b;  // (rank, k) and (n, rank), float32; null: nothing
 };
+using Adapters = std::vector<std::vector<LowRank>>;  // of each, one per weight; or none at all
 // One of them: of which operator, of which of its weights, a and b.
 using AdapterPart = std::tuple<int64_t, int64_t, WeightRef, WeightRef>;
 
@@ -70,7 +71,7 @@ struct LinearOp {
   Activation gated;  // not none: weights are gate and up
   bool logits;       // only the rows whose logits are wanted, into the logits
   float cap;         // of the logits; 0: none
-  std::vector<std::vector<LowRank>> adapters = {};  // of each, one per weight; or none at all
+  Adapters adapters = {};
 };
 // `table` is which of the rotary frequencies.
 struct RopeOp {
@@ -107,6 +108,7 @@ struct RouteOp {
 };
 struct Expert {
   std::vector<WeightRef> gate_up, down;  // two, and one
+  Adapters gate_up_adapters = {}, down_adapters = {};
 };
 struct ExpertsOp {
   int x;
@@ -198,7 +200,13 @@ class Plan {
   const LinearOp& head() const;
   int64_t parts_at_once(const AttendOp&, const Batch&, int64_t chunks) const;
   void check(const LinearOp&) const;
-  LinearOp& adapted(const AdapterPart&);
+  struct Place {  // what an adapter's part changes: one of weights that read the same rows
+    const std::vector<WeightRef>* weights;
+    Adapters* adapters;
+    size_t which;
+    int64_t max_rows;
+  };
+  Place place_of(const AdapterPart&);
   void reserve(const std::vector<WeightRef>& weights, int64_t rows, bool as_floats);
   void check(const StoreOp&) const;
   void check(const AttendOp&) const;
@@ -214,8 +222,10 @@ class Plan {
   PrepareCall reading(const LinearOp& op, const int32_t* row_of);
   Prepared prepare(const PrepareCall& call, int64_t rows);
   void multiply(const LinearCall& call);
-  void adapt(const LinearOp& op, const int32_t* row_of, int64_t rows);
-  Delta delta(const LinearOp& op, size_t weight, int64_t rows) const;
+  void adapt(const std::vector<WeightRef>& weights, const Adapters& adapters, PrepareCall x,
+             const int32_t* owners, int64_t rows);
+  Delta delta(const std::vector<WeightRef>& weights, const Adapters& adapters, size_t which,
+              int64_t rows) const;
   void tile(const Batch& batch, int64_t heads);
 
   void run_op(const EmbedOp&, const Batch&);

@@ -112,8 +112,9 @@ void Plan::run_op(const LinearOp& s, const Batch& b) {
   const int64_t rows = s.logits ? b.num_logit_rows : b.num_tokens;
   if (rows == 0) return;
   const int32_t* row_of = s.logits ? b.logit_rows : nullptr;
-  if (adapted_ && !s.adapters.empty()) adapt(s, row_of, rows);
-  const Prepared prepared = prepare(reading(s, row_of), rows);
+  const PrepareCall x = reading(s, row_of);
+  adapt(s.weights, s.adapters, x, row_of, rows);
+  const Prepared prepared = prepare(x, rows);
 
   // The panels of all weights are one row of items, so that q, k and v cost one call of the threads.
   const bool gated = s.gated != Activation::none;
@@ -121,6 +122,7 @@ void Plan::run_op(const LinearOp& s, const Batch& b) {
   int64_t panels = 0;
   for (size_t i = 0; i < num_results; ++i) panels += s.weights[i]->num_panels();
   const auto bias = [&](size_t i) { return s.biases[i].empty() ? nullptr : s.biases[i].data(); };
+  const auto added = [&](size_t i) { return delta(s.weights, s.adapters, i, rows); };
   threads_->run(
       panels, grain_of(panels, rows, threads_->count()), [&](int64_t begin, int64_t end, int) {
         int64_t first = 0;  // panel of the row of items where weight i begins
@@ -136,8 +138,8 @@ void Plan::run_op(const LinearOp& s, const Batch& b) {
                                   s.gated,
                                   prepared,
                                   rows,
-                                  delta(s, i, rows),
-                                  gated ? delta(s, 1, rows) : Delta{}};
+                                  added(i),
+                                  gated ? added(1) : Delta{}};
             kernels_.linear(call, std::max(begin, first) - first, std::min(end, last) - first);
           }
           first = last;
@@ -228,11 +230,16 @@ void Plan::run_op(const ExpertsOp& s, const Batch& b) {
                        &down = *expert.down[0];
     PrepareCall chosen = reading(at(s.x), m, expert.gate_up);
     chosen.row_of = expert_rows_.data();
+    adapt(expert.gate_up, expert.gate_up_adapters, chosen, expert_rows_.data(), rows);
     const Prepared x = prepare(chosen, rows);
-    multiply({&gate, &up, nullptr, nullptr, nullptr, expert_hidden_.data(), s.kind, x, rows});
-    const Prepared hidden = prepare(reading(expert_hidden_.data(), gate.n, expert.down), rows);
+    multiply({&gate, &up, nullptr, nullptr, nullptr, expert_hidden_.data(), s.kind, x, rows,
+              delta(expert.gate_up, expert.gate_up_adapters, 0, rows),
+              delta(expert.gate_up, expert.gate_up_adapters, 1, rows)});
+    const PrepareCall between = reading(expert_hidden_.data(), gate.n, expert.down);
+    adapt(expert.down, expert.down_adapters, between, expert_rows_.data(), rows);
+    const Prepared hidden = prepare(between, rows);
     multiply({&down, nullptr, nullptr, nullptr, nullptr, expert_out_.data(), Activation::none,
-              hidden, rows});
+              hidden, rows, delta(expert.down, expert.down_adapters, 0, rows)});
     const AddExpertCall add{expert_out_.data(), expert_rows_.data(), weights, out, count, m};
     threads_->run(rows, 8, [&](int64_t j, int64_t k, int) { kernels_.add_expert(add, j, k); });
   }
