@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from firsthand.config import Environment
+from firsthand.config import Environment, child_environment
 from firsthand.errors import (
     CheckpointError,
     DownloadFailed,
@@ -479,6 +481,64 @@ def test_two_pulls_at_once(pulling: Pulling) -> None:
     assert len(pulling.hub.seen("GET", "/storage/")) == 1
     assert os.listdir(pulling.repo / "snapshots") == [COMMIT]
     assert (pulling.repo / "snapshots" / COMMIT / "model.safetensors").read_bytes() == WEIGHTS
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from firsthand.config import Environment
+from firsthand.weights.hub import pull_hub
+from firsthand.weights.model_names import HubId
+
+home, cache, endpoint = sys.argv[1:]
+env = Environment(home=Path(home), hf_cache=Path(cache), hf_endpoint=endpoint)
+print(pull_hub(HubId("org", "tiny"), env, lambda event: print(event.stage, flush=True)))
+"""
+
+
+def started(pulling: Pulling) -> subprocess.Popen[str]:
+    env = pulling.env
+    given = [str(env.home), str(env.hf_cache), env.hf_endpoint]
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *given],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment({"no_proxy": "*"}),
+    )
+
+
+@pytest.mark.process
+def test_two_processes_at_once(pulling: Pulling) -> None:
+    """One of them fetches the large file, and both have the model."""
+    both = [started(pulling) for _ in range(2)]
+    ends = [process.communicate(timeout=60)[0].splitlines()[-1] for process in both]
+    assert ends == [str(pulling.repo / "snapshots" / COMMIT)] * 2
+    assert len(pulling.hub.seen("GET", "/storage/")) == 1
+    assert os.listdir(pulling.repo / "snapshots") == [COMMIT]
+
+
+@pytest.mark.process
+def test_a_process_that_dies_while_another_waits(pulling: Pulling) -> None:
+    """The other goes on where the first one ended; the system has let go of its lock."""
+    pulling.hub.faults["GET /storage/"] = [Fault(cut_after=100_000, hang=True)]
+    first = started(pulling)
+    partial = pulling.repo / "blobs" / f"{pulling.hub.etag('model.safetensors')}.incomplete"
+    until = time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size) and time.monotonic() < until:
+        time.sleep(0.01)
+    second = started(pulling)
+    assert second.stdout is not None
+    assert any(line.startswith("waiting") for line in second.stdout), "it did not wait"
+    pulling.check_invisible()
+    first.kill()
+    first.communicate()
+    end = second.communicate(timeout=60)[0].splitlines()[-1]
+    assert end == str(pulling.repo / "snapshots" / COMMIT)
+    assert (Path(end) / "model.safetensors").read_bytes() == WEIGHTS
+    fetched = pulling.hub.seen("GET", "/storage/")
+    assert len(fetched) == 2
+    assert fetched[1].headers["Range"].startswith("bytes=")
+    assert not partial.exists()
 
 
 def test_copies_where_links_are_impossible(
