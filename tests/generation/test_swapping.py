@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -224,15 +227,27 @@ print(json.dumps({
 """
 
 
-def run_child(model: Path, load: str, limit: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(model), load, str(limit)],
+LIMIT = 140 << 20
+GREEDY = "held = b'x' * (200 << 20)"
+ENTER = "open({!r}, 'w').write('0')  # the group's list of processes; 0 is who writes\n"
+
+
+def run_child(
+    model: Path, load: str, limit: int, group: Path | None = None, code: str = CHILD
+) -> subprocess.CompletedProcess[str]:
+    enter = "" if group is None else ENTER.format(str(group / "cgroup.procs"))
+    return subprocess.run(
+        [sys.executable, "-c", enter + code, str(model), load, str(limit)],
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
         env=child_environment({}),
     )
+
+
+def ran(*given: Any) -> dict[str, Any]:
+    done = run_child(*given)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -244,17 +259,51 @@ def test_s84_a_model_of_three_times_the_allowed_memory_runs(tmp_path: Path) -> N
     """The highest mark of all that was resident in the process, pages of files counted in, from its
     start over the first load, which packs, to the last token."""
     model = write_model(tmp_path / "model", 768, 2304, 29)
-    limit = 140 << 20
-    swapped = run_child(model, "shards", limit)
-    assert swapped["weights"] >= 3 * limit
+    swapped = ran(model, "shards", LIMIT)
+    assert swapped["weights"] >= 3 * LIMIT
     assert swapped["swapped"] > 0
-    assert swapped["peak"] <= limit
-    again = run_child(model, "shards", limit)  # from the packed form
-    assert again["peak"] <= limit
-    whole = run_child(model, "whole", 4 << 30)
-    assert whole["peak"] >= 3 * limit
+    assert swapped["peak"] <= LIMIT
+    again = ran(model, "shards", LIMIT)  # from the packed form
+    assert again["peak"] <= LIMIT
+    whole = ran(model, "whole", 4 << 30)
+    assert whole["peak"] >= 3 * LIMIT
     assert whole["ids"] == swapped["ids"] == again["ids"]
     assert whole["logprobs"] == swapped["logprobs"] == again["logprobs"]
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group that allows its processes `LIMIT` bytes, pages of files counted in."""
+    for mount, name in (("/sys/fs/cgroup/memory", "limit_in_bytes"), ("/sys/fs/cgroup", "max")):
+        folder = Path(mount) / f"firsthand-test-{os.getpid()}"
+        with suppress(OSError):
+            folder.mkdir()
+            try:
+                if (folder / f"memory.{name}").exists():
+                    (folder / f"memory.{name}").write_text(str(LIMIT))
+                    for swap in (folder / "memory.swappiness", folder / "memory.swap.max"):
+                        if swap.exists():
+                            swap.write_text("0")
+                    yield folder
+                    return
+            finally:
+                folder.rmdir()
+    pytest.skip("no control group can be made here")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_s84_the_system_itself_allows_a_third_of_the_model(tmp_path: Path, group: Path) -> None:
+    """Whoever holds more is ended by the system; in shards the model is packed, runs, and says the
+    same as whole and without a limit."""
+    model = write_model(tmp_path / "model", 768, 2304, 29)
+    assert run_child(model, "whole", LIMIT, group, GREEDY).returncode == -signal.SIGKILL
+    swapped = ran(model, "shards", LIMIT, group)
+    assert swapped["weights"] >= 3 * LIMIT
+    assert swapped["peak"] <= LIMIT
+    whole = ran(model, "whole", 4 << 30)
+    assert whole["ids"] == swapped["ids"]
+    assert whole["logprobs"] == swapped["logprobs"]
 
 
 LOAD_CHILD = """
