@@ -88,6 +88,8 @@ def parse_json_object(content: bytes, file: str, max_items: int) -> dict[str, An
         raise CheckpointError(file, f"JSON of {num_items} items; the limit is {max_items}")
     try:
         value = strict_json(content.decode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise CheckpointError(file, "JSON text has half a character, by \\u escapes") from error
     except UnicodeError as error:
         raise CheckpointError(file, "JSON text is not valid UTF-8") from error
     except ValueError as error:

@@ -251,7 +251,9 @@ def _check_generates_nothing(request: Request) -> None:
     if request.grammar is not None:
         raise InvalidRequest(request.grammar.field, "is for text, and nothing is generated")
     if (request.pooling is None) == (request.prompt_logprobs is None):
-        raise InvalidRequest("max_tokens", "0 is for prompt_logprobs or for pooling, one of them")
+        raise InvalidRequest(
+            "max_tokens", "0 is for scores of the prompt or for pooling, one of them"
+        )
 
 
 def _check_ends_freely(stop: StopRules, field: str) -> None:

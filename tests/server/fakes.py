@@ -42,6 +42,7 @@ from firsthand.request import (
     TokenEvent,
     Usage,
 )
+from firsthand.scheduling.limits import check_token_ids
 from firsthand.text.templates import check_messages
 
 CONTEXT = 512
@@ -211,7 +212,8 @@ class FakeService(Service):
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)
 
-    def prompt_of(self, token_ids: Sequence[int]) -> Prompt:
+    def prompt_of(self, token_ids: Sequence[int], field: str = "prompt") -> Prompt:
+        check_token_ids(field, token_ids, self.model.vocab_size, placed=True)
         return Prompt(tuple(token_ids), True, 0.0, 0.0)
 
     async def render(
@@ -242,6 +244,9 @@ class FakeService(Service):
 
     def num_tokens_of(self, token_ids: Sequence[int], num_chars: int) -> int:
         return min(num_chars, len(token_ids))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes((token_id,))
 
     def token_text(self, token_id: int) -> str:
         return chr(token_id)

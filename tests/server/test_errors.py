@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -143,7 +145,10 @@ def test_a_body_too_large(ask: Ask) -> None:
         ({"tool_choice": "auto"}, "invalid_value", "tool_choice"),
         ({"parallel_tool_calls": False}, "invalid_value", "parallel_tool_calls"),
         ({"functions": []}, "unsupported_parameter", "functions"),
-        ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
+        ({"response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
+        ({"response_format": {}}, "invalid_value", "response_format.type"),
+        ({STRUCTURED: {}}, "invalid_value", STRUCTURED),
+        ({STRUCTURED: {"json": None}}, "invalid_value", STRUCTURED),
         (
             {"structured_outputs": {"guided": "("}},
             "unsupported_parameter",
@@ -202,9 +207,45 @@ def test_s_40_answers_are_bounded(ask: Ask, service: FakeService) -> None:
 
 
 def test_one_bad_prompt_of_several_leaves_none_behind(ask: Ask, service: FakeService) -> None:
-    asked = {"prompt": [[1], [256], [300]]}
-    check(ask("POST", "/v1/completions", json=asked), 400, "invalid_value", "prompt")
+    asked = {"prompt": [[1], [256], [1] * 600]}
+    code = "context_length_exceeded"
+    check(ask("POST", "/v1/completions", json=asked), 400, code, "prompt")
     assert [stream.is_closed for stream in service.streams] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": [1, 2, 300]}, "prompt[2]"),
+        ("/v1/completions", {"prompt": [[1], [2, 257]]}, "prompt[1][1]"),
+        ("/v1/embeddings", {"input": [[1], [2, 257]]}, "input[1][1]"),
+    ],
+)
+def test_a_token_that_is_none_is_named_by_its_place(
+    ask: Ask, service: FakeService, path: str, body: dict[str, object], param: str
+) -> None:
+    check(ask("POST", path, json=body), 400, "invalid_value", param)
+    assert not service.streams
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+def test_each_role_has_its_fields(ask: Ask, service: FakeService, role: str) -> None:
+    """What has no place in a message is refused, null is not, and a result needs its call's id."""
+    service.template = "{{ tools }} {{ tool_calls }}"
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    every = {"tool_calls": [call], "tool_call_id": "a", "reasoning": "x", "reasoning_content": "x"}
+    taken = {"tool": {"tool_call_id"}, "assistant": set(every) - {"tool_call_id"}}.get(role, set())
+    needed = {"tool_call_id": "a"} if role == "tool" else {}
+    for field, value in every.items():
+        message = {"role": role, "content": "x", "name": "n", **dict.fromkeys(every), **needed}
+        reply = ask("POST", CHAT, json={"messages": [{**message, field: value}]})
+        if field in taken:
+            assert reply.status_code == 200, reply.text
+        else:
+            check(reply, 400, "unsupported_parameter", f"messages[0].{field}")
+    if needed:
+        reply = ask("POST", CHAT, json={"messages": [{"role": role, "content": "x"}]})
+        check(reply, 400, "invalid_value", "messages[0].tool_call_id")
 
 
 @pytest.mark.parametrize(
@@ -280,3 +321,19 @@ def test_the_shape_is_the_documented_one(ask: Ask) -> None:
     assert re.fullmatch(
         r'\{"error": \{"message": .*, "type": .*, "param": .*, "code": .*\}\}', shape
     )
+
+
+def test_every_code_stands_in_the_page() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/server.md").read_text()
+    codes = set()
+    for file in (root / "src/firsthand/server").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                at = {"Refused": 2, "ErrorReply": 1}.get(node.func.id, 100)
+                codes |= {
+                    one.value for one in node.args[at : at + 1] if isinstance(one, ast.Constant)
+                }
+    told = {code for code in codes if isinstance(code, str)} - {"client_closed"}  # nobody is told
+    assert len(told) > 20
+    assert sorted(code for code in told if f"`{code}`" not in page) == []

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsthand.server.locating import steps_in, steps_to_fault, written
+from firsthand.server.locating import MAX_LOCATED_BYTES, steps_in, steps_to_fault, written
 from tests.server.conftest import Client
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -36,7 +36,7 @@ HELLO = [{"role": "user", "content": "hi"}]
         (CHAT, {"messages": HELLO, "logit_bias": {"1": "a"}}, "logit_bias.1"),
         (RESPONSES, {"input": "a", "text": 5}, "text"),
         (RESPONSES, {"input": "a", "text": 1.5}, "text"),
-        (RESPONSES, {"input": "a", "text": {"format": {"type": "x"}}}, "text.format"),
+        (RESPONSES, {"input": "a", "text": {"format": {"type": "x"}}}, "text.format.type"),
         (RESPONSES, {"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
          "input[0].content[0].text"),
@@ -72,6 +72,11 @@ def test_tools_of_responses_have_their_own_form(ask: Client, service: Any) -> No
         (b'{"messages": [], "temperature": NaN}', "temperature"),
         (b'{"logit_bias": {"1": -Infinity}}', "logit_bias.1"),
         (b'{"stop": [1, [2, 1e999]]}', "stop[1][1]"),
+        (b'{"messages": [{"role": "user", "content": "a\\ud800b"}]}', "messages[0].content"),
+        (b'{"metadata": {"\\udc00": "a"}}', "metadata"),
+        (b'{"\\udc00": 1, "\\udc00": 2}', None),
+        (b'{"stop": ["a", "\xed\xa0\x80"]}', "stop[1]"),
+        (b'{"seed": -' + b"1" * 5000 + b"}", "seed"),
         (b'{"a": ', None),
         (b"[1]", None),
     ],
@@ -79,6 +84,12 @@ def test_tools_of_responses_have_their_own_form(ask: Client, service: Any) -> No
 def test_what_strict_json_refuses_has_a_place(ask: Client, content: bytes, param: str) -> None:
     reply = ask("POST", CHAT, content=content, headers={"content-type": "application/json"})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+def test_a_long_body_is_not_searched() -> None:
+    content = b'{"a": NaN, "b": "' + b"x" * MAX_LOCATED_BYTES + b'"}'
+    assert steps_to_fault(content) == []
+    assert steps_to_fault(content.replace(b"x", b"")) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,12 @@ def test_an_echo_has_the_logprobs_of_the_prompt(live: Live) -> None:
     assert choice.text.startswith("abcdef")
 
 
+def test_half_characters_have_no_place(live: Live) -> None:
+    choice = whole(live, prompt="🙂🙂", max_tokens=0).choices[0]
+    assert choice.text == "🙂🙂"
+    assert choice.logprobs.text_offset == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
 def test_the_prompts_scores_are_those_of_the_same_tokens_generated(live: Live) -> None:
     drawn = whole(live, echo=False, max_tokens=6).choices[0]
     ids = list(b"abcdef")

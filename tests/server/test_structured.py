@@ -23,12 +23,12 @@ from firsthand.request import Finish, FinishReason
 from firsthand.server.app import build_app
 from firsthand.server.house import House
 from firsthand.text.tool_calls import ToolFormat
-from tests.server.conftest import Client, Live, live_server
+from tests.server.conftest import Client, Live, asking, live_server
 from tests.server.fakes import FakeService, Script
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello!"}]
-QWEN = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}</think>"
+QWEN = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}</think>{{ tool_calls }}"
 WEATHER = {
     "type": "function",
     "function": {
@@ -149,6 +149,38 @@ def test_a_conversation_with_calls_goes_to_the_template(qwen: FakeService, ask: 
     assert told[1]["tool_calls"][0]["function"]["arguments"] == {"city": "Oslo"}
     assert told[1]["reasoning_content"] == "hm"
     assert told[2]["tool_call_id"] == call_id
+
+
+MESSAGE = {
+    "role": "assistant",
+    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "a", "content": "rain"}
+
+
+def test_a_call_that_the_template_would_leave_out_is_refused(
+    service: FakeService, ask: Client
+) -> None:
+    error = ask("POST", CHAT, json={"messages": [*HELLO, MESSAGE, RESULT]}).json()["error"]
+    assert error["param"] == "messages[1].tool_calls" and "--tool-call-parser" in error["message"]
+    items = [
+        {"role": "user", "content": "Hi"},
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+    ]
+    error = ask("POST", RESPONSES, json={"input": items}).json()["error"]
+    assert error["param"] == "input"
+    for path in (CHAT + "/render", "/tokenize"):
+        assert ask("POST", path, json={"messages": [*HELLO, MESSAGE]}).status_code == 400
+
+
+def test_a_call_is_told_in_words_also_where_no_tool_may_be_called(
+    service: FakeService, house: House
+) -> None:
+    told = asking(replace(house, tool_format=ToolFormat.HERMES))
+    assert told("POST", CHAT, json={"messages": [*HELLO, MESSAGE, RESULT]}).is_success
+    (_, assistant, result), tools = service.rendered[-1]
+    assert '"name": "f"' in assistant["content"] and "tool_calls" not in assistant
+    assert (result["role"], tools) == ("user", None)
 
 
 def test_one_name_of_reasoning(qwen: FakeService, house: House) -> None:

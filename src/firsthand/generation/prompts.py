@@ -19,7 +19,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from firsthand.checks import check_integer
 from firsthand.config import read_environment
 from firsthand.engine.grammar_process import GrammarProcess
 from firsthand.errors import InvalidRequest, TemplateError
@@ -27,6 +26,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import read_spec, read_tokenizer
 from firsthand.generation.service_values import Prompt
 from firsthand.request import Grammar
+from firsthand.scheduling.limits import check_token_ids
 from firsthand.text.detokenize import Detokenizer
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate, check_messages
@@ -160,11 +160,9 @@ class Prompts:
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special: bool) -> str:
         """Raises InvalidRequest for an id that the vocabulary does not have."""
-        last = self._tokenizer.vocab_size - 1
 
         def work() -> str:
-            for token_id in token_ids:
-                check_integer("tokens", token_id, 0, last)
+            check_token_ids("tokens", token_ids, self._tokenizer.vocab_size, placed=True)
             return self._tokenizer.decode(token_ids, skip_special=skip_special)
 
         return work() if len(token_ids) <= SHORT_IDS else await _in(self._threads, work)

@@ -59,6 +59,7 @@ from firsthand.generation.service_values import (
 from firsthand.generation.texts import Texts
 from firsthand.generation.traffic import Traffic
 from firsthand.request import Grammar, Request, TokenEvent
+from firsthand.scheduling.limits import check_token_ids
 
 __all__ = [
     "AsyncTextStream",
@@ -226,8 +227,9 @@ class Service:
         """
         return await self._text.tokenize(text, self._context_length, add_bos=add_bos)
 
-    def prompt_of(self, token_ids: Sequence[int]) -> Prompt:
-        """A prompt of ids as they are; their range is checked by `submit`."""
+    def prompt_of(self, token_ids: Sequence[int], field: str = "prompt") -> Prompt:
+        """A prompt of ids as they are. Raises InvalidRequest, which names the place in `field`."""
+        check_token_ids(field, token_ids, self.model.vocab_size, placed=True)
         now_s = self._clock()
         return Prompt(tuple(token_ids), continues=True, called_s=now_s, tokenized_s=now_s)
 
@@ -269,9 +271,12 @@ class Service:
         """How many of the first tokens the first `num_chars` characters of their text take."""
         return self._text.num_tokens_of(token_ids, num_chars)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._known.tokenizer.token_bytes(token_id)
+
     def token_text(self, token_id: int) -> str:
         """What a token's bytes decode to on their own (for return_token_strs)."""
-        return self._known.tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+        return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def submit(
         self,

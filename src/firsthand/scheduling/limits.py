@@ -86,19 +86,23 @@ def check_request(request: Request, limits: Limits) -> None:
     if request.adapter and request.adapter not in limits.adapters:
         known = ", ".join(limits.adapters) or "none"
         raise InvalidRequest("adapter", f"{shown(request.adapter)} is not here; there are: {known}")
-    _check_ids("prompt", request.prompt_token_ids, limits.vocab_size)
-    _check_ids("stop_token_ids", request.stop.stop_token_ids, limits.vocab_size)
+    check_token_ids("prompt", request.prompt_token_ids, limits.vocab_size, placed=True)
+    check_token_ids("stop_token_ids", request.stop.stop_token_ids, limits.vocab_size)
     biased = [token_id for token_id, _ in request.sampling.logit_bias]
-    _check_ids("logit_bias", biased, limits.vocab_size)
+    check_token_ids("logit_bias", biased, limits.vocab_size)
 
 
-def _check_ids(field: str, token_ids: Collection[Any], vocab_size: int) -> None:
+def check_token_ids(
+    field: str, token_ids: Collection[Any], vocab_size: int, *, placed: bool = False
+) -> None:
+    """Raises InvalidRequest for the first that is none; `placed`: it names its place."""
     # A prompt may have a hundred thousand, and an event loop waits: no loop of ours where all is
     # well.
     if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < vocab_size:
         return
-    for token_id in token_ids:
+    for at, token_id in enumerate(token_ids):
+        where = f"{field}[{at}]" if placed else field
         if not is_integer(token_id):
-            raise InvalidRequest(field, f"token ids are integers, not {shown(token_id)}")
+            raise InvalidRequest(where, f"token ids are integers, not {shown(token_id)}")
         if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(field, f"token id {shown(token_id)} is outside 0…{vocab_size - 1}")
+            raise InvalidRequest(where, f"token id {shown(token_id)} is outside 0…{vocab_size - 1}")

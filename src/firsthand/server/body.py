@@ -102,5 +102,5 @@ def _validate(model: type[Body], value: dict[str, Any]) -> Body:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        shown = error.errors(include_url=False, include_context=False, include_input=False)
+        shown = error.errors(include_url=False, include_input=False)
         raise invalid(shown, value) from error

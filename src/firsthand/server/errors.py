@@ -188,7 +188,12 @@ def invalid(errors: object, value: object) -> Refused:
     assert isinstance(errors, list | tuple)
     worst = max(errors, key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
     kind, message = str(worst["type"]), str(worst["msg"])
-    param = written(steps_in(value, worst["loc"], missing=kind == "missing")) or None
+    steps = steps_in(value, worst["loc"], missing=kind == "missing")
+    if kind.startswith("union_tag"):  # of the field that tells the forms apart
+        steps.append(worst["ctx"]["discriminator"].strip("'"))
+        tags = worst["ctx"].get("expected_tags")
+        message = "is missing" if tags is None else f"must be one of {tags}"
+    param = written(steps) or None
     unsupported = kind in ("extra_forbidden", "unsupported_parameter")
     if kind == "extra_forbidden":
         message = "no such field is supported"

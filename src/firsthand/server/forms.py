@@ -36,6 +36,11 @@ from firsthand.text.tools import (
 )
 from firsthand.values import dataclass
 
+_KNOWS_NO_CALLS = (
+    "this model's chat template knows no calls; serve with --tool-call-parser "
+    + " or ".join(FORMAT_NAMES)
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ToolFields:
@@ -59,25 +64,24 @@ def tool_use(house: House, service: Service, given: ToolFields) -> ToolUse | Non
         return None
     format = house.tool_format or format_of(service.model.chat_template)
     if format is None:
-        raise InvalidRequest(
-            "tools",
-            "this model's chat template knows no calls; serve with --tool-call-parser "
-            + " or ".join(FORMAT_NAMES),
-        )
+        raise InvalidRequest("tools", _KNOWS_NO_CALLS)
     one = given.choice is not None and not isinstance(given.choice, str)  # the one that is named
     return ToolUse(callable_tools, mode, given.parallel is not False and not one, format)
 
 
 def told_messages(
-    messages: Sequence[Mapping[str, Any]], template: str | None, use: ToolUse | None
+    house: House, template: str | None, messages: Sequence[Mapping[str, Any]], use: ToolUse | None
 ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]] | None]:
-    """The conversation and the tools as the template gets them."""
+    """The conversation and the tools as the template gets them. Raises InvalidRequest."""
     plain = plain_arguments([_with_reasoning_names(message) for message in messages])
-    if use is None:
-        return plain, None
-    if template is not None and format_of(template) is None and "tools" not in template:
-        return tools_as_text(plain, use.tools, use.format), None
-    return plain, [tool.given for tool in use.tools]
+    tools = () if use is None else use.tools
+    if template is not None and "tools" not in template and house.tool_format is not None:
+        return tools_as_text(plain, tools, house.tool_format), None
+    if template is not None and "tool_calls" not in template:  # it would leave them out
+        for at, message in enumerate(plain):
+            if message.get("tool_calls"):
+                raise InvalidRequest(f"messages[{at}].tool_calls", _KNOWS_NO_CALLS)
+    return plain, [tool.given for tool in tools] or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 Step = int | str
+MAX_LOCATED_BYTES = 1 << 20
+NUMBER_DIGITS = 400  # that no value has
 
 
 def written(steps: Iterable[Step]) -> str:
@@ -46,24 +48,33 @@ def steps_in(value: object, location: Sequence[Step], *, missing: bool) -> list[
 
 
 def steps_to_fault(content: bytes) -> list[Step]:
-    """To what strict JSON refuses: a key that repeats, a number that is none or out of range. Of
-    content that is no JSON at all there are none."""
+    """To what strict JSON refuses: a key that repeats, a number that is none, out of range or too
+    long, half a character. Of content that is no JSON at all there are none, and of long content
+    none is looked for: it would cost more than it is worth."""
+    if len(content) > MAX_LOCATED_BYTES:
+        return []
     try:
         tree = json.loads(
-            content, object_pairs_hook=_Pairs, parse_constant=_Wrong, parse_float=_float
+            content,
+            object_pairs_hook=_Pairs,
+            parse_constant=_Wrong,
+            parse_float=_float,
+            parse_int=_whole,
         )
     except (ValueError, RecursionError):
         return []
     waiting: list[tuple[list[Step], object]] = [([], tree)]
     while waiting:
         steps, here = waiting.pop()
-        if isinstance(here, _Wrong):
+        if isinstance(here, _Wrong | str):
             return steps
         items: Iterable[tuple[Step, object]] = ()
         if isinstance(here, _Pairs):
             twice = here.repeated()
             if twice is not None:
                 return [*steps, twice]
+            if any(_is_half(key) for key, _ in here.pairs):  # which cannot be written
+                return steps
             items = here.pairs
         elif isinstance(here, list):
             items = enumerate(here)
@@ -83,14 +94,22 @@ class _Pairs:
     def repeated(self) -> str | None:
         seen: set[str] = set()
         for key, _ in self.pairs:
-            if key in seen:
+            if key in seen and not _is_half(key):
                 return key
             seen.add(key)
         return None
 
 
 def _may_hold(value: object) -> bool:
-    return isinstance(value, _Wrong | _Pairs | list)
+    return _is_half(value) if isinstance(value, str) else isinstance(value, _Wrong | _Pairs | list)
+
+
+def _is_half(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= mark <= "\udfff" for mark in text)
+
+
+def _whole(text: str) -> object:
+    return None if len(text.lstrip("-")) < NUMBER_DIGITS else _Wrong(text)
 
 
 def _float(text: str) -> object:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,16 +118,29 @@ def _bytes(text: str) -> list[int] | None:
     return None if "\ufffd" in text else list(text.encode())
 
 
+class Places:
+    """Where tokens begin in a text: how many of its characters are whole before each of them."""
+
+    def __init__(self, start: int) -> None:
+        self.next = start
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def take(self, raw: bytes) -> int:
+        """The place of the next token, which has these bytes."""
+        place = self.next
+        self.next += len(self._decoder.decode(raw))
+        return place
+
+
 def completion_logprobs(
-    entries: Sequence[TokenLogprob] | None, offset: int
+    entries: Sequence[TokenLogprob] | None, places: Places, *, end: int | None = None
 ) -> dict[str, Any] | None:
-    """The older form. `offset` is where the text of the first entry begins, in characters."""
+    """The older form. `end`: the length of the text, once it is known; a stop may have cut it."""
     if entries is None:
         return None
-    offsets = []
-    for entry in entries:
-        offsets.append(offset)
-        offset += len(entry.text)
+    offsets = [places.take(entry.raw) for entry in entries]
+    if end is not None:
+        offsets = [min(one, end) for one in offsets]
     return {
         "tokens": [entry.text for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],
@@ -135,17 +149,22 @@ def completion_logprobs(
     }
 
 
-def echo_logprobs(first: str, entries: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-    """The same for a prompt that is given back; the first token, whose text is `first`, follows
-    nothing and has none."""
-    scored = completion_logprobs([one for one in entries if one is not None], len(first)) or {}
+def echo_logprobs(
+    text: str, first: bytes, entries: Sequence[TokenLogprob | None]
+) -> dict[str, Any]:
+    """The same for a prompt that is given back; its first token follows nothing and has none."""
+    places = Places(0)
     start: dict[str, Any] = {
-        "tokens": first,
+        "tokens": first.decode("utf-8", "replace"),
         "token_logprobs": None,
         "top_logprobs": None,
-        "text_offset": 0,
+        "text_offset": places.take(first),
     }
-    return {name: [value, *scored[name]] for name, value in start.items()}
+    scored = completion_logprobs([one for one in entries if one is not None], places) or {}
+    found = {name: [value, *scored[name]] for name, value in start.items()}
+    unseen = max(0, places.next - len(text))  # before it: a BOS, the space of a first word
+    found["text_offset"] = [max(0, offset - unseen) for offset in found["text_offset"]]
+    return found
 
 
 def prompt_logprobs(entries: Sequence[TokenLogprob | None] | None) -> list[Any] | None:

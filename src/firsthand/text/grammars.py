@@ -20,7 +20,7 @@ from firsthand.checks import shown
 from firsthand.errors import InvalidRequest
 from firsthand.request import Grammar, GrammarKind
 
-MAX_CHOICES = 4096
+MAX_OPTIONS = 4096
 MAX_NAME_CHARS = 64
 # In JSON within rules; for a schema alone, whoever compiles it knows the same.
 JSON_SPACE = r"\x20{1,2}|\r?\n[\x20\t]{0,32}"
@@ -51,18 +51,16 @@ def of_response_format(given: object, field: str = "response_format") -> Grammar
             )
 
 
-def of_structured(given: object, field: str = "structured_outputs") -> Grammar | None:
-    """The grammar of `{json | regex | choice | grammar | json_object: …}`, one of these. None if
-    all are null."""
+def of_structured(given: object, field: str = "structured_outputs") -> Grammar:
+    """The grammar of `{json | regex | choice | grammar | json_object: …}`, one of these that is not
+    null. Raises InvalidRequest."""
     if not isinstance(given, Mapping):
         raise InvalidRequest(field, f"must be an object, not {shown(given)}")
     _only(given, ("json", "regex", "choice", "grammar", "json_object"), field)
     asked = [(name, value) for name, value in given.items() if value is not None]
-    if not asked:
-        return None
-    if len(asked) > 1:
+    if len(asked) != 1:
         names = " and ".join(name for name, _ in asked)
-        raise InvalidRequest(field, f"takes one form, not {names}")
+        raise InvalidRequest(field, f"takes one form, not {names or 'none'}")
     name, value = asked[0]
     where = f"{field}.{name}"
     match name:
@@ -129,8 +127,8 @@ def _of_named_schema(given: object, field: str) -> Grammar:
 
 
 def _of_choice(given: object, field: str) -> Grammar:
-    if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_CHOICES:
-        raise InvalidRequest(field, f"must be a list of 1 to {MAX_CHOICES} texts")
+    if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_OPTIONS:
+        raise InvalidRequest(field, f"must be a list of 1 to {MAX_OPTIONS} texts")
     for one in given:
         if not isinstance(one, str) or not one:
             raise InvalidRequest(

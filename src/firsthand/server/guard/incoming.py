@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from firsthand.server.guard.refusal import Refused
+from firsthand.server.locating import NUMBER_DIGITS, steps_to_fault, written
 from firsthand.values import dataclass
 
 Message = MutableMapping[str, Any]
@@ -22,7 +23,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
 _STRUCTURE = re.compile(rb'[\[\]{}"]')
 _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_LONGEST_NUMBER = re.compile(rb"[0-9]{400}")
+_LONGEST_NUMBER = re.compile(rb"[0-9]{%d}" % NUMBER_DIGITS)
 
 
 SMALL_BODY_BYTES = 64 << 10  # of one that nobody wants: it is there already, or nearly
@@ -190,4 +191,5 @@ def check_json(body: bytes, max_depth: int) -> None:
             depth -= 1
     outside.append(body[at:])
     if any(_LONGEST_NUMBER.search(part) for part in outside):
-        raise Refused(400, "the body holds a number of too many digits", "invalid_json")
+        param = written(steps_to_fault(body)) or None
+        raise Refused(400, "the body holds a number of too many digits", "invalid_json", param)

@@ -76,7 +76,7 @@ def chat_router(house: House) -> APIRouter:
             options: Options = {**chat_options(body), **header_options(request)}
             use = tool_use(house, service, chat_tools(body))
             grammar = chat_grammar(body, use)
-            prompt = await render(service, body, use)
+            prompt = await render(house, service, body, use)
             form = form_of(house, service, prompt, use, grammar)
             set_grammar(options, form)
             await check_grammar(service, options)
@@ -92,7 +92,7 @@ def chat_router(house: House) -> APIRouter:
         body = await read_body(request, ChatBody, house.body_limits)
         _, service = house.find(body.model)
         with naming({"prompt": "messages"}):
-            prompt = await render(service, body, tool_use(house, service, chat_tools(body)))
+            prompt = await render(house, service, body, tool_use(house, service, chat_tools(body)))
         return json_reply(
             {
                 "prompt": prompt.text,
@@ -110,12 +110,15 @@ def plain_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [message.model_dump(exclude_none=True) for message in messages]
 
 
-async def render(service: Service, body: ChatTemplateInput, use: ToolUse | None = None) -> Prompt:
+async def render(
+    house: House, service: Service, body: ChatTemplateInput, use: ToolUse | None = None
+) -> Prompt:
     continues = bool(body.continue_final_message)
     adds = body.add_generation_prompt
     if adds and continues:
         raise InvalidRequest("continue_final_message", "not together with add_generation_prompt")
-    messages, tools = told_messages(plain_messages(body.messages), service.model.chat_template, use)
+    template = service.model.chat_template
+    messages, tools = told_messages(house, template, plain_messages(body.messages), use)
     return await service.render(
         messages,
         add_generation_prompt=not continues if adds is None else adds,

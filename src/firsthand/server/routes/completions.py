@@ -51,7 +51,7 @@ def completions_router(house: House) -> APIRouter:
         model, service = await house.enter(request, body.model)
         with naming({"ignore_end": "ignore_eos"}):
             options: Options = {**completion_options(body), **header_options(request)}
-            prompts = await read_prompts(service, body.prompt)
+            prompts = await read_prompts(service, body.prompt, "prompt")
             echoes = await _echoes(service, prompts) if body.echo else None
             await check_grammar(service, options)
             asked = Asked(COMPLETIONS, model, service, body)
@@ -65,9 +65,9 @@ def completions_router(house: House) -> APIRouter:
 
 
 async def read_prompts(
-    service: Service, given: str | list[str] | list[int] | list[list[int]]
+    service: Service, given: str | list[str] | list[int] | list[list[int]], field: str
 ) -> list[Prompt]:
-    """One prompt per text, or per list of ids."""
+    """One prompt per text, or per list of ids. Raises InvalidRequest, naming the id's place."""
     if isinstance(given, str):
         return [await service.tokenize(given)]
     prompts = []
@@ -78,8 +78,8 @@ async def read_prompts(
         elif isinstance(item, str):
             prompts.append(await service.tokenize(item))
         else:
-            prompts.append(service.prompt_of(item))
-    return [service.prompt_of(ids)] if ids else prompts
+            prompts.append(service.prompt_of(item, f"{field}[{len(prompts)}]"))
+    return [service.prompt_of(ids, field)] if ids else prompts
 
 
 def completion_options(body: CompletionBody) -> Options:
@@ -102,17 +102,17 @@ def _check_echo(body: CompletionBody) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt that is given back: its text, and that of its first token."""
+    """A prompt that is given back: its text, and the bytes of its first token."""
 
     text: str
-    first_token: str
+    first_token: bytes
 
 
 async def _echoes(service: Service, prompts: Sequence[Prompt]) -> list[Echo]:
     return [
         Echo(
             await service.detokenize(prompt.token_ids) if prompt.text is None else prompt.text,
-            "".join(map(service.token_text, prompt.token_ids[:1])),
+            b"".join(map(service.token_bytes, prompt.token_ids[:1])),
         )
         for prompt in prompts
     ]
@@ -137,7 +137,9 @@ class CompletionAnswer:
         }
         if body.wants_usage_chunk:  # every other chunk has it as null, as OpenAI's do
             self._head["usage"] = None
-        self._offsets = [len(self._echo(index)) for index in range(answers.num_choices)]
+        self._places = [
+            writing.Places(len(self._echo(index))) for index in range(answers.num_choices)
+        ]
 
     def _echo(self, index: int) -> str:
         return "" if self._echoes is None else self._echoes[index // self._n].text
@@ -147,7 +149,8 @@ class CompletionAnswer:
     ) -> dict[str, Any] | None:
         if self._echoes is None or not self._scores_echo:
             return None
-        return writing.echo_logprobs(self._echoes[index // self._n].first_token, entries)
+        echo = self._echoes[index // self._n]
+        return writing.echo_logprobs(echo.text, echo.first_token, entries)
 
     async def whole(self, headers: Mapping[str, str]) -> Response:
         completions = await self._answers.completions()
@@ -165,13 +168,16 @@ class CompletionAnswer:
 
     def _choice(self, index: int, completion: Completion, first: Completion) -> dict[str, Any]:
         """`first` of the prompt's answers is the one that tells of the prompt."""
-        logprobs = writing.completion_logprobs(completion.logprobs, self._offsets[index])
+        text = self._echo(index) + completion.text
+        logprobs = writing.completion_logprobs(
+            completion.logprobs, self._places[index], end=len(text)
+        )
         echoed = self._echo_logprobs(index, first.prompt_logprobs or ())
         if logprobs is not None and echoed is not None:
             logprobs = {name: echoed[name] + logprobs[name] for name in logprobs}
         choice = {
             "index": index,
-            "text": self._echo(index) + completion.text,
+            "text": text,
             "logprobs": logprobs,
             **writing.finish(completion),
         }
@@ -220,8 +226,9 @@ class CompletionAnswer:
         return bool(chunk.text or chunk.completion or (wants_tokens and chunk.token_ids))
 
     def _event(self, index: int, chunk: Chunk) -> bytes:
-        logprobs = writing.completion_logprobs(chunk.logprobs, self._offsets[index])
-        self._offsets[index] += sum(len(entry.text) for entry in chunk.logprobs or ())
+        ended = chunk.completion
+        end = None if ended is None else len(self._echo(index)) + len(ended.text)
+        logprobs = writing.completion_logprobs(chunk.logprobs, self._places[index], end=end)
         choice: dict[str, Any] = {
             "index": index,
             "text": chunk.text,

@@ -44,7 +44,7 @@ def embeddings_router(house: House) -> APIRouter:
         with naming({"prompt": "input"}):
             shape = Shape(service.model.width, house.pooling, dimensions=body.dimensions)
             options: Options = {**_options(body), **header_options(request)}
-            prompts = await read_prompts(service, body.input)
+            prompts = await read_prompts(service, body.input, "input")
             asked = Asked(EMBEDDINGS, model, service, Sampling(), pooling=shape.pooling)
             completions = await _completions(house, request, asked, prompts, options)
         num_tokens = sum(prompt.num_tokens for prompt in prompts)

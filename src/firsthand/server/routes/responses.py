@@ -79,7 +79,8 @@ def responses_router(house: House) -> APIRouter:
             sampling = _sampling(body)
             options: Options = {**_options(body, sampling), **header_options(request)}
             use = tool_use(house, service, tool_fields(body))
-            messages, tools = told_messages(messages_of(body), service.model.chat_template, use)
+            template = service.model.chat_template
+            messages, tools = told_messages(house, template, messages_of(body), use)
             prompt = await service.render(messages, tools=tools)
             form = form_of(house, service, prompt, use, _grammar(body))
             set_grammar(options, form)
@@ -95,6 +96,7 @@ def responses_router(house: House) -> APIRouter:
 
 
 _NAMES = {"max_tokens": "max_output_tokens", "prompt": "input", "messages": "input"}
+_NAMES["messages["] = "input"  # its items are not the messages that they become
 
 
 def _tool_names(body: ResponsesBody) -> dict[str, str]:

@@ -157,13 +157,14 @@ def _priority(given: str) -> str:
 
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Let an error call a field what this route's callers call it."""
+    """Let an error call a field what this route's callers call it; `name[` stands for whatever lies
+    in a list of that name."""
     try:
         yield
     except Refused as refused:
         raise replace(refused, param=names.get(refused.param or "", refused.param)) from refused
     except InvalidRequest as error:
-        name = names.get(error.field)
+        name = names.get(error.field) or names.get(error.field.partition("[")[0] + "[")
         if name is None or name == error.field:
             raise
         kind = ContextLengthExceeded if isinstance(error, ContextLengthExceeded) else InvalidRequest

@@ -33,7 +33,7 @@ def tokens_router(house: House) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeBody, house.body_limits)
         _, service = house.find(body.model)
-        prompt = await _prompt(service, body)
+        prompt = await _prompt(house, service, body)
         texts = None
         if body.return_token_strs:
             texts = [service.token_text(token_id) for token_id in prompt.token_ids]
@@ -57,7 +57,7 @@ def tokens_router(house: House) -> APIRouter:
     return router
 
 
-async def _prompt(service: Service, body: TokenizeBody) -> Prompt:
+async def _prompt(house: House, service: Service, body: TokenizeBody) -> Prompt:
     if body.prompt is not None and body.messages is None:
         _only_for_messages(body)
         add_bos = False if body.add_special_tokens is False else None
@@ -68,6 +68,7 @@ async def _prompt(service: Service, body: TokenizeBody) -> Prompt:
         raise InvalidRequest("add_special_tokens", "the chat template writes them")
     with naming({"prompt": "messages"}):
         return await render(
+            house,
             service,
             ChatTemplateInput(
                 messages=body.messages,

@@ -31,8 +31,7 @@ from firsthand.request import (
     Grammar,
     Priority,
 )
-from firsthand.text.grammars import MAX_CHOICES as MAX_OPTIONS
-from firsthand.text.grammars import of_structured
+from firsthand.text.grammars import MAX_OPTIONS, of_structured
 from firsthand.text.stops import MAX_STOP_CHARS, MAX_STOPS
 
 MAX_ID = 2**31 - 1
@@ -47,6 +46,12 @@ def _refuse(value: object) -> object:
     return value
 
 
+def _has_no_place(value: object) -> object:
+    if value is not None:
+        raise PydanticCustomError("unsupported_parameter", "has no place in a message of this role")
+    return value
+
+
 def _only_false(value: bool) -> bool:
     if value:
         raise PydanticCustomError("unsupported_parameter", "this server supports only false")
@@ -55,6 +60,7 @@ def _only_false(value: bool) -> bool:
 
 OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"const": False})]
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
+Misplaced = Annotated[None, BeforeValidator(_has_no_place)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]
 Name = Annotated[str, Field(max_length=512)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]

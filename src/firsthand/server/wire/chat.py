@@ -15,6 +15,7 @@ from firsthand.server.wire.base import (
     MAX_TOKENS,
     Ignored,
     Logprobs,
+    Misplaced,
     Reply,
     Sampling,
     Strict,
@@ -24,6 +25,8 @@ from firsthand.server.wire.replies import PromptLogprob, Timings, Usage
 from firsthand.text.grammars import MAX_NAME_CHARS
 from firsthand.text.templates import MAX_MESSAGES
 from firsthand.text.tools import MAX_TOOLS
+
+ShortName = Annotated[str, Field(max_length=256)]
 
 
 class TextPart(Strict):
@@ -39,7 +42,7 @@ class CalledFunction(Strict):
 class ToolCall(Strict):
     """A call that the model made before."""
 
-    id: Annotated[str, Field(max_length=256)]
+    id: ShortName
     type: Literal["function"]
     function: CalledFunction
     index: int | None = None
@@ -66,22 +69,51 @@ class NamedTool(Strict):
     function: FunctionName
 
 
-class ChatMessage(Strict):
-    """One message. What a reply of ours holds may be sent back as it is."""
+Content = str | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)]
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = (
-        None
-    )
-    name: Annotated[str, Field(max_length=256)] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
-    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+
+class _Message(Strict):
+    """`name` goes to the template, of which most leave it out."""
+
+    name: ShortName | None = None
     function_call: Unsupported = None
     refusal: Unsupported = None
     audio: Unsupported = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class AskingMessage(_Message):
+    role: Literal["system", "developer", "user"]
+    content: Content
+    reasoning: Misplaced = None
+    reasoning_content: Misplaced = None
+    tool_calls: Misplaced = None
+    tool_call_id: Misplaced = None
+
+
+class AssistantMessage(_Message):
+    """What a reply of ours holds may be sent back as it is."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Misplaced = None
+
+
+class ToolMessage(_Message):
+    """What a call gave."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: ShortName
+    reasoning: Misplaced = None
+    reasoning_content: Misplaced = None
+    tool_calls: Misplaced = None
+
+
+ChatMessage = Annotated[AskingMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
 class TextFormat(Strict):
