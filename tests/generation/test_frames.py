@@ -23,9 +23,12 @@ from firsthand.generation.frames import (
     Loading,
     LoadModel,
     Logged,
+    Look,
+    Pace,
     Ping,
     Pong,
     Ready,
+    Seen,
     Stepped,
     Submit,
     child_reader,
@@ -53,6 +56,7 @@ from firsthand.request import (
 )
 from firsthand.scheduling.facts import Admitted, PlanFacts, Preempted
 from firsthand.scheduling.limits import Limits
+from firsthand.scheduling.picture import Picture, Pictured
 
 REQUEST = Request(
     request_id="request-7",
@@ -99,6 +103,9 @@ ENGINE = EngineFacts(
     8.5,
     {"sql": AdapterFacts("1f", 8, 512)},
 )
+PICTURE = Picture(
+    1.5, (Pictured("a", 1, 2, 1, 0.5, 9, 12, 11, 3, ((0, 2), (7, 1))),), (), ((4, 2),), (8, 4, 1)
+)
 TO_CHILD: list[Any] = [
     LoadModel("model", LoadOptions(max_context=64, disabled_rules=["x"], memory_limit="2GiB")),
     LoadModel("model", LoadOptions(disabled_rules=[], lora={"sql": "folder"})),
@@ -109,6 +116,8 @@ TO_CHILD: list[Any] = [
     Abort("request-7"),
     Abort("request-7", 2),
     Ping(3),
+    Look(),
+    Pace(True, 2, 0.5),
 ]
 FROM_CHILD: list[Any] = [
     Loading(1, 2),
@@ -119,6 +128,7 @@ FROM_CHILD: list[Any] = [
     Declined("request-7", to_fault(InvalidRequest("seed", "bad"))),
     Pong(3, 10**10),
     Logged(30, "module", "a line", "ValueError", ("a.py:1 f",)),
+    Seen(PICTURE),
 ]
 
 

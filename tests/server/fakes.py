@@ -16,6 +16,7 @@ from typing import Any
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import ContextLengthExceeded, EngineError, InvalidRequest
 from firsthand.generation.completion import Chunk, Completion, TokenLogprob
+from firsthand.generation.frames import Pace
 from firsthand.generation.member import Member, RegistryEntry
 from firsthand.generation.options import Options, read_options, read_pooling
 from firsthand.generation.registry import Registry, Stays
@@ -43,6 +44,7 @@ from firsthand.request import (
     Usage,
 )
 from firsthand.scheduling.limits import check_token_ids
+from firsthand.scheduling.picture import Picture
 from firsthand.text.templates import check_messages
 
 CONTEXT = 512
@@ -208,6 +210,20 @@ class FakeService(Service):
         self, listener: Callable[[tuple[TokenEvent, ...]], None]
     ) -> Callable[[], None]:
         return lambda: None
+
+    def look(self) -> None:
+        pass
+
+    @property
+    def picture(self) -> Picture | None:
+        return None
+
+    @property
+    def pace(self) -> Pace:
+        return Pace()
+
+    def set_pace(self, *, paused: bool, num_steps: int = 0, delay_s: float = 0.0) -> None:
+        raise AssertionError("nobody holds this one back")
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)

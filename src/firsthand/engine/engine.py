@@ -17,6 +17,7 @@ from firsthand.engine.grammar import Grammars, Matcher
 from firsthand.engine.microbatch import MicroBatcher, Window
 from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
+from firsthand.scheduling.picture import Picture
 from firsthand.scheduling.plan import StepPlan
 from firsthand.scheduling.scheduler import Scheduler
 from firsthand.values import dataclass
@@ -115,6 +116,10 @@ class Engine:
         events = self._scheduler.abort(request_id, self._clock(), index)
         self._tell_ends(events)
         return events
+
+    def picture(self) -> Picture:
+        """Who runs and waits now."""
+        return self._scheduler.picture(self._clock())
 
     def step(self) -> list[TokenEvent]:
         """One step of all sequences; the tokens and ends that it brought."""

@@ -46,9 +46,12 @@ from firsthand.generation.frames import (
     FromChild,
     Loading,
     LoadModel,
+    Look,
+    Pace,
     Ping,
     Pong,
     Ready,
+    Seen,
     Stepped,
     Submit,
     ToChild,
@@ -57,6 +60,7 @@ from firsthand.generation.frames import (
     to_fault,
 )
 from firsthand.generation.loading import LoadedModel, load_model
+from firsthand.generation.pacing import Pacing
 from firsthand.generation.report import Memory, peak_rss_bytes
 from firsthand.memory.reserve import Reserve
 
@@ -143,6 +147,7 @@ class Loop:
         self._reserve = reserve
         self._facts: StepFacts | None = None
         self._num_starved = 0
+        self._pacing = Pacing()
 
     def on_step(self, facts: StepFacts) -> None:
         self._facts = facts
@@ -150,15 +155,17 @@ class Loop:
     def run(self, engine: Engine) -> None:
         receive, send = self._connection.receive, self._connection.send
         while True:
-            messages = receive(wait=not engine.has_work, limit_s=engine.idle_s)
+            wait_s = self._pacing.wait_s(time.monotonic()) if engine.has_work else engine.idle_s
+            messages = receive(wait=wait_s != 0.0, limit_s=wait_s)
             if messages is None:
                 return
             for message in messages:
                 self._take(engine, message)
             for line in self._lines.take():
                 send(line)
-            if engine.has_work:
+            if engine.has_work and self._pacing.wait_s(time.monotonic()) == 0.0:
                 events = engine.step()
+                self._pacing.stepped(time.monotonic())
                 facts, self._facts = self._facts, None
                 if events or facts is not None:  # else nothing was ready to run
                     send(Stepped(tuple(events), facts))
@@ -189,6 +196,10 @@ class Loop:
             case Ping(number=number):
                 self._reserve.look()
                 send(Pong(number, peak_rss_bytes(), self._reserve.is_held))
+            case Look():
+                send(Seen(engine.picture()))
+            case Pace():
+                self._pacing.take(message)
             case LoadModel():
                 raise EngineError("a second model was sent")
 

@@ -23,6 +23,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.report import AdapterFacts, LoadTimes, Memory
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.limits import Limits
+from firsthand.scheduling.picture import Picture
 
 MAX_FRAME_BYTES = 32 << 20
 MAX_FAULT_CHARS = 2000
@@ -51,6 +52,19 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
     """To be answered by the step loop, between two steps."""
 
     number: int
+
+
+class Look(msgspec.Struct, frozen=True, tag=True):
+    """To be answered between two steps by a picture of who runs and who waits."""
+
+
+class Pace(msgspec.Struct, frozen=True, tag=True):
+    """How fast steps may follow each other: not at all but for the next `num_steps`, or with so
+    much time between two of them."""
+
+    paused: bool = False
+    num_steps: int = 0
+    delay_s: float = 0.0
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -125,8 +139,12 @@ class Logged(msgspec.Struct, frozen=True, tag=True):
     stack: tuple[str, ...] = ()
 
 
-ToChild = LoadModel | Submit | Abort | Ping
-FromChild = Loading | Ready | Failed | Stepped | Declined | Pong | Logged
+class Seen(msgspec.Struct, frozen=True, tag=True):
+    picture: Picture
+
+
+ToChild = LoadModel | Submit | Abort | Ping | Look | Pace
+FromChild = Loading | Ready | Failed | Stepped | Declined | Pong | Logged | Seen
 
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()

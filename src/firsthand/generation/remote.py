@@ -40,9 +40,12 @@ from firsthand.generation.frames import (
     Loading,
     LoadModel,
     Logged,
+    Look,
+    Pace,
     Ping,
     Pong,
     Ready,
+    Seen,
     Stepped,
     Submit,
     from_fault,
@@ -52,6 +55,7 @@ from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Status
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.limits import check_fits, check_request
+from firsthand.scheduling.picture import Picture
 from firsthand.values import dataclass
 
 LONGEST_STEPS = 4.0  # so much more than the longest step takes is no step
@@ -139,6 +143,8 @@ class Remote:
         self.peak_rss_bytes = 0
         self.memory_short = False
         self.progress: float | None = None
+        self.picture: Picture | None = None  # the last one that was asked for
+        self.pace = Pace()
 
     @property
     def pid(self) -> int | None:
@@ -152,7 +158,7 @@ class Remote:
     @property
     def stalled_s(self) -> float:
         """For how long there have been requests and no step; one that is being computed counts."""
-        if not self._streams:
+        if not self._streams or self.pace.paused:
             return 0.0
         return self._clock() - max(self.last_step_s or 0.0, self._busy_since_s)
 
@@ -227,6 +233,13 @@ class Remote:
         if self._process is not None and request_id in self._streams:
             self._process.send(Abort(request_id, index))
 
+    def tell(self, message: Look | Pace) -> None:
+        """For whoever watches: ask for a `picture`; or set the pace of the engine that is there."""
+        if self._process is not None and self._ready_s is not None:
+            if isinstance(message, Pace):
+                self.pace, self._busy_since_s = message, self._clock()
+            self._process.send(message)
+
     async def _supervise_safely(self) -> None:
         """Should the watch itself fail, nobody is left waiting."""
         try:
@@ -260,6 +273,7 @@ class Remote:
         """Start a child and watch it to its end; gives the reason of that."""
         self._fault, self._silent_s, self.progress = None, 0.0, None
         self.memory_short = False
+        self.picture, self.pace = None, Pace()
         try:
             process = await EngineProcess.start(self._take)
         except OSError as error:
@@ -318,6 +332,8 @@ class Remote:
                 self.progress = done_bytes / total_bytes if total_bytes else None
             case Logged():
                 give_out(message)
+            case Seen(picture=picture):
+                self.picture = picture
             case Ready(engine=facts):
                 self._become_ready(facts)
             case Failed(fault=fault):

@@ -28,7 +28,7 @@ from typing import Any
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
-from firsthand.generation.frames import EngineFacts, LoadModel
+from firsthand.generation.frames import EngineFacts, LoadModel, Look, Pace
 from firsthand.generation.listeners import Listeners
 from firsthand.generation.options import (
     Checked,
@@ -60,6 +60,7 @@ from firsthand.generation.texts import Texts
 from firsthand.generation.traffic import Traffic
 from firsthand.request import Grammar, Request, TokenEvent
 from firsthand.scheduling.limits import check_token_ids
+from firsthand.scheduling.picture import Picture
 
 __all__ = [
     "AsyncTextStream",
@@ -219,6 +220,24 @@ class Service:
     ) -> Callable[[], None]:
         """As `listen`: the events of each step, right after its facts."""
         return self._event_listeners.add(listener)
+
+    def look(self) -> None:
+        """Ask the engine who runs and waits; the answer is `picture`, soon."""
+        self._remote.tell(Look())
+
+    @property
+    def picture(self) -> Picture | None:
+        """The last one that was asked for; None: none of this engine."""
+        return self._remote.picture
+
+    def set_pace(self, *, paused: bool, num_steps: int = 0, delay_s: float = 0.0) -> None:
+        """Hold the engine back, for whoever wants to see its steps: no step but the next
+        `num_steps`, or so much time between two. An engine that begins has its full pace."""
+        self._remote.tell(Pace(paused, num_steps, delay_s))
+
+    @property
+    def pace(self) -> Pace:
+        return self._remote.pace
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
         """A text prompt. `add_bos` None is the model's own rule. Long texts do not hold the loop.

@@ -12,7 +12,7 @@ one that nobody used for longest first.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
 
 class BlockPool:
@@ -55,6 +55,11 @@ class BlockPool:
     def num_cached(self) -> int:
         """Blocks that nobody has, but that can be found by their key."""
         return len(self._cached)
+
+    @property
+    def cached(self) -> Collection[int]:
+        """Their ids, the least recently used first."""
+        return self._cached.keys()
 
     @property
     def num_used(self) -> int:

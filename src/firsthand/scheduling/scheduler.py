@@ -27,6 +27,8 @@ from firsthand.scheduling.facts import Admitted, PlanFacts, Preempted
 from firsthand.scheduling.limits import Limits, check_fits, check_request
 from firsthand.scheduling.memory import BlockMemory
 from firsthand.scheduling.outcomes import fault_of
+from firsthand.scheduling.picture import Picture
+from firsthand.scheduling.picturing import picture_of
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
 from firsthand.scheduling.policy import CLASSES, Policy, borrowers, new_credits
 from firsthand.scheduling.requests import Requests
@@ -72,10 +74,6 @@ class Scheduler:
         self._last_plan = PlanFacts()
 
     @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @property
     def memory(self) -> BlockMemory:
         """Whose counts can be looked at; it is changed by the scheduler alone."""
         return self._memory
@@ -116,6 +114,9 @@ class Scheduler:
     def last_plan(self) -> PlanFacts:
         """What the last plan did, beside its slices."""
         return self._last_plan
+
+    def picture(self, now_s: float) -> Picture:
+        return picture_of(self._running, self._queue, self._prefix, self._policy, now_s)
 
     def check(self, request: Request) -> None:
         """Raise if `request` can never be run. Reads constants only: safe from any thread."""
