@@ -148,14 +148,16 @@ $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	@touch $@
 
 # What Debian's packages bring to the tests: other instruction sets by emulation, a proxy,
-# certificates, Prometheus and its Alertmanager. Without them those tests are left out.
+# certificates, Prometheus and its Alertmanager, a browser with Chinese glyphs. Without them those
+# tests are left out.
 SYSTEM := qemu-user g++-aarch64-linux-gnu libsimde-dev nginx-light openssl \
-  prometheus prometheus-alertmanager
+  prometheus prometheus-alertmanager chromium fonts-noto-cjk
 $(VENV)/.system: Makefile | $(VENV)/bin/python
 	@if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null && \
 	  test -f /usr/include/simde/x86/avx512.h && command -v openssl >/dev/null && \
 	  PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null && \
-	  command -v promtool >/dev/null && command -v amtool >/dev/null; then :; \
+	  command -v promtool >/dev/null && command -v amtool >/dev/null && \
+	  command -v chromium >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq $(SYSTEM) >/dev/null || \
 	  echo "apt-get could not install $(SYSTEM)." >&2; \

@@ -53,6 +53,11 @@ class Environment:
     threads: int | None = None
     pack_cache: bool = True
 
+    @property
+    def alert_record(self) -> Path:
+        """Where alerts are kept unless another file is named."""
+        return self.home / "alerts.jsonl"
+
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     """The settings in `environ` (default: this process's). InvalidRequest names a bad variable."""

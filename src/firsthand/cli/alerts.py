@@ -159,4 +159,4 @@ def review(
 
 
 def _path(record: Path | None) -> Path:
-    return record or read_environment().home / "alerts.jsonl"
+    return record or read_environment().alert_record

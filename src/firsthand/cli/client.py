@@ -24,6 +24,7 @@ from firsthand.values import dataclass
 MAX_LINE_BYTES = 4 << 20
 MAX_BODY_BYTES = 16 << 20
 MAX_MESSAGE_CHARS = 500
+STREAM = "/firsthand/engine/stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,14 @@ class Client:
             sent = {**body, "stream": True}
             response = self._ask(connection, "POST", f"{self.address.path}/chat/completions", sent)
             yield from self._pieces(response)
+
+    def engine_news(self) -> Generator[dict[str, Any]]:
+        """What the engines do, and then whatever changes. Raises FirsthandError."""
+        with closing(self.address.connect()) as connection:
+            path = self.address.path.removesuffix("/v1") + STREAM
+            response = self._ask(connection, "GET", path, None)
+            for data in self._data(response):
+                yield _event(self, data)
 
     def _ask(
         self,
@@ -125,7 +134,7 @@ def _read_json(client: Client, response: http.client.HTTPResponse) -> Any:
         raise EngineUnavailable(f"{client}: {fault_of(error)}") from None
 
 
-def _piece(client: Client, data: str) -> Piece:
+def _event(client: Client, data: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -134,6 +143,11 @@ def _piece(client: Client, data: str) -> Piece:
         raise EngineUnavailable(f"{client}: sends an event that is no JSON object")
     if "error" in value:
         raise EngineUnavailable(f"{client}: {_message(value)}")
+    return value
+
+
+def _piece(client: Client, data: str) -> Piece:
+    value = _event(client, data)
     choices = value.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return Piece()  # the usage, or what this program does not know

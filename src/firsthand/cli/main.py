@@ -5,7 +5,7 @@ May not know: what a command does; each stands in the file of its verb group. On
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
 Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
-`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps), `data.py`, `jobs.py`,
+`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps, top), `data.py`, `jobs.py`,
 `quarantine.py`, `alerts.py`, `requests.py`, `replay.py`, `logs.py`.
 """
 
@@ -142,6 +142,7 @@ def build_app() -> typer.Typer:
     app.add_typer(_bench(), name="bench")
     app.command("ps", cls=Command)(flat(remote.ps))
     app.command("replay", cls=Command)(flat(replay.replay))
+    app.command("top", cls=Command)(flat(remote.top))
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
     app.add_typer(_config(), name="config")
     app.add_typer(_data(), name="data")

@@ -1,8 +1,8 @@
-"""The commands that ask a running server: ps, and chat with --url.
+"""The commands that ask a running server: ps, top, and chat with --url.
 
 Owns: what is asked, what is printed of it, and what Ctrl-C means there.
 May not know: HTTP.
-Read next: `client.py`; `generate.py`, where chat is declared.
+Read next: `client.py`; `top.py`, its picture; `generate.py`, where chat is declared.
 """
 
 from __future__ import annotations
@@ -52,6 +52,20 @@ def ps(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson =
             return
         heads = ("NAME", "STATUS", "CONTEXT", "PLANNED", "OPEN", "SHA256")
         print_table(heads, [_row(card) for card in cards])
+
+
+def top(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson = False) -> None:
+    """Watch what a running server does; Ctrl-C ends it. Into a file or a pipe: once."""
+    with reported(as_json):
+        from firsthand.cli.client import client_of
+
+        client = client_of(url, first_key(api_key))
+        if as_json:
+            print_json(client.own("/firsthand/engine/state"))
+            return
+        from firsthand.cli.top import watch
+
+        watch(client)
 
 
 def _row(card: Mapping[str, Any]) -> tuple[str, ...]:

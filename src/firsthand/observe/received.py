@@ -62,10 +62,17 @@ class AlertRecord:
         with self.path.open("ab", buffering=0) as stream:  # one write: lines never mix
             stream.write(text.encode())
 
-    def read(self) -> tuple[list[Notice], list[Answer]]:
+    @property
+    def size_bytes(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def read(self, last_bytes: int | None = None) -> tuple[list[Notice], list[Answer]]:
+        """All of it, or no more than its end."""
         notices, answers = [], []
         if self.path.exists():
             with self.path.open("rb") as stream:
+                if last_bytes is not None:  # the line that is cut there is passed over
+                    stream.seek(max(0, self.size_bytes - last_bytes))
                 for raw in stream:
                     line = _read_line(raw)
                     if isinstance(line, Notice):

@@ -21,8 +21,10 @@ from firsthand.server.routes.chat import chat_router
 from firsthand.server.routes.completions import completions_router
 from firsthand.server.routes.documents import documents_router
 from firsthand.server.routes.embeddings import embeddings_router
+from firsthand.server.routes.live import live_router
 from firsthand.server.routes.models import models_router
 from firsthand.server.routes.operations import operations_router
+from firsthand.server.routes.page import page_router
 from firsthand.server.routes.predict import predict_router
 from firsthand.server.routes.requests import requests_router
 from firsthand.server.routes.responses import responses_router
@@ -31,13 +33,14 @@ from firsthand.server.sse import Unwound
 from firsthand.server.wire.chat import ChatBody
 from firsthand.server.wire.completions import CompletionBody
 from firsthand.server.wire.embeddings import EmbeddingsBody
+from firsthand.server.wire.live import PaceBody
 from firsthand.server.wire.predict import PredictBody
 from firsthand.server.wire.responses import ResponsesBody
 from firsthand.server.wire.tokens import DetokenizeBody, TokenizeBody
 
 BODIES = (
     *(ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody),
-    *(PredictBody, ResponsesBody, TokenizeBody),
+    *(PaceBody, PredictBody, ResponsesBody, TokenizeBody),
 )
 
 
@@ -49,6 +52,7 @@ def build_app(house: House) -> ASGIApp:
     for service in house.models:
         house.metrics.follow(service)
         house.recorder.follow(service)
+        house.live.follow(service)
     return Boundary(Counting(Unwound(routes), house.metrics))
 
 
@@ -80,7 +84,9 @@ def build_routes(house: House) -> FastAPI:
         tokens_router(house),
         operations_router(house),
         requests_router(house),
+        live_router(house),
         documents_router(described),
+        page_router(),
     ):
         app.router.routes.extend(router.routes)  # flat: one table, one look-up
     return app

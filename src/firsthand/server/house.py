@@ -15,6 +15,8 @@ from pathlib import Path
 from starlette.requests import Request
 
 from firsthand.generation.service import Service
+from firsthand.observe.firing import RecentAlerts
+from firsthand.observe.live import Live
 from firsthand.observe.metrics import Metrics
 from firsthand.observe.recorder import Recorder
 from firsthand.server.asking import Admission, OpenDoor
@@ -38,7 +40,8 @@ class House:
     tell; `reasoning_fields` are the names under which reasoning is given out; `pooling` is how a
     text becomes a vector. `entrance` None: the engines are there, and stay. `adapters` are
     those of the names that call for an adapter of their service, with the model that it belongs
-    to. `failures` is where records of failed requests are kept; None: nowhere."""
+    to. `failures` is where records of failed requests are kept; None: nowhere. `demo`: whoever
+    watches may hold an engine back."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -54,6 +57,9 @@ class House:
     adapters: Mapping[str, str] = field(default_factory=dict)
     recorder: Recorder = field(default_factory=lambda: Recorder(LEAST_RECORDER, time.perf_counter))
     failures: Path | None = None
+    live: Live = field(default_factory=Live)
+    alerts: RecentAlerts = field(default_factory=RecentAlerts)
+    demo: bool = False
 
     @property
     def models(self) -> list[Service]:

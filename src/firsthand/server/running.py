@@ -278,6 +278,7 @@ def assemble(
         adapters=adapters,
         recorder=ends.recorder,
         failures=ends.failures.folder,
+        demo=settings.demo,
     )
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))

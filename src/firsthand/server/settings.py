@@ -283,6 +283,9 @@ class Settings:
     selfcheck_interval: Annotated[
         float, About(Seconds(0, 86400), "Between two self-checks with golden tokens; 0: never.")
     ] = 60.0
+    demo: Annotated[
+        bool, About(Switch(), "A teaching mode: the page may pause the engine, and step it.")
+    ] = False
     record_golden: Annotated[
         bool, About(Switch(), "Record this model's golden tokens, and end.")
     ] = False

@@ -59,7 +59,7 @@ def stop_reason(completion: Completion) -> int | str | None:
 
 
 def timings(completion: Completion) -> dict[str, Any]:
-    """The object that llama.cpp's users know, with the wait in the queue and to the first token.
+    """The object that llama.cpp's users know, with the waits and the most sequences of a step.
     As there, the prompt's figures are about the tokens that were not cached."""
     report = completion.report
     num_later = len(report.token_ms)
@@ -75,6 +75,7 @@ def timings(completion: Completion) -> dict[str, Any]:
         "predicted_per_second": report.predicted_per_second,
         "queue_ms": report.queue_ms,
         "ttft_ms": report.ttft_ms,
+        "peak_batch": report.peak_batch,
     }
 
 

@@ -92,6 +92,9 @@ def submit(
         skip_special_tokens=body.skip_special_tokens is not False and not asked.keeps_markers,
         include_stop_string=bool(body.include_stop_str_in_output),
     )
+    name, key_id = request_id_of(request.scope), call_of(request.scope).caller.key_id
+    for one in submitted:
+        house.live.name(asked.service, one.stream.request_id, name, key_id)
 
     scope, service = request.scope, asked.service  # not the request: a stream may be open for long
     recorder, model = house.recorder, service.model.name

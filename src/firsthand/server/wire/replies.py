@@ -28,8 +28,8 @@ class Usage(Reply):
 
 
 class Timings(Reply):
-    """Milliseconds; the names are llama.cpp's, and two of our own. `prompt_n` tokens of the prompt
-    were computed, `cache_n` found."""
+    """Milliseconds; the names are llama.cpp's, and the last three ours. `prompt_n` tokens of the
+    prompt were computed, `cache_n` found."""
 
     cache_n: int
     prompt_n: int
@@ -42,6 +42,7 @@ class Timings(Reply):
     predicted_per_second: float | None
     queue_ms: float
     ttft_ms: float
+    peak_batch: int
 
 
 class PromptLogprob(Reply):

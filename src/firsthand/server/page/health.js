@@ -1,0 +1,41 @@
+// Health and alerts. Owns: how checks and alerts are shown. Read next: feed.js.
+
+import { made, panel, say, show } from "./dom.js";
+import { follow, house } from "./feed.js";
+import { clock, languageNow, text } from "./texts.js";
+
+const HANDBOOK = "docs/handbook";
+
+export function healthView() {
+  const [sum, checks, alerts, levels] = [made("p.verdict", { role: "status" }), made("ul.checks"), made("ul.alerts"), made("ul.levels")];
+  const node = made("div.view", {}, made("h1", { t: "health" }), sum, panel("checks", checks), panel("alerts", alerts), panel("degradation", levels));
+  const update = () => {
+    if (!node.isConnected) return;
+    const failed = house.checks.filter((one) => !one.ok).length;
+    const firing = house.alerts.filter((one) => one.ended_s === null).length;
+    sum.dataset.ok = String(!failed && !firing);
+    say(sum, failed || firing ? "not_well" : "all_well", { failed, firing, checks: house.checks.length });
+    checks.replaceChildren(...house.checks.map(check));
+    alerts.replaceChildren(...(house.alerts.length ? house.alerts.map(alert) : [made("li.note", { t: "no_alerts" })]));
+    const queues = Object.entries(house.degradation);
+    levels.replaceChildren(...queues.map(([name, level]) => made("li", {}, show(made("b"), name), made("span", { t: `level_${level}` }))));
+  };
+  follow(update);
+  return { node, shown: update };
+}
+
+function check(one) {
+  const mark = made("span.mark", { t: one.ok ? "ok" : "failed_check", data: { ok: one.ok } });
+  return made("li", {}, mark, show(made("b"), one.name), show(made("span"), one.detail));
+}
+
+function alert(one) {
+  const summary = languageNow() === "zh" ? one.summary_zh ?? one.summary : one.summary;
+  const when = one.ended_s === null ? text("fires_since", { since: clock(one.began_s) }) : text("fired", { from: clock(one.began_s), to: clock(one.ended_s) });
+  const handbook = one.entry ? made("small", { t: "handbook", values: { file: `${HANDBOOK}/${one.entry}.md` } }) : null;
+  const tier = show(made("span.tier", { data: { tier: one.severity, over: one.ended_s !== null } }), one.severity);
+  return made("li", {}, tier, made("div", {}, show(made("b"), one.alert), show(made("p"), summary), show(made("small"), when), handbook));
+}
+
+/** How many alerts fire, for the mark beside the view's name. */
+export const numFiring = () => house.alerts.filter((one) => one.ended_s === null).length + house.checks.filter((one) => !one.ok).length;
