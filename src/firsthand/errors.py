@@ -12,6 +12,7 @@ Read next: `request.py`.
     ├── ModelNotFound           no such name, folder, file or cached hub id
     ├── DownloadFailed          a fetch that did not complete, or whose hash is wrong
     ├── CheckpointError         a file that is not what it claims; `file` and `tensor` say where
+    │   └── BadHash             its content is not what the model's manifest says
     ├── SourceRefused           data that cannot be read as what it should be, as a whole
     ├── BooksUnbalanced         a run read more or fewer records than it accounts for
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
@@ -67,6 +68,10 @@ class CheckpointError(FirsthandError):
         super().__init__(f"{where}: {message}")
         self.file = file
         self.tensor = tensor
+
+
+class BadHash(CheckpointError):
+    """A model's file is not what its manifest says: changed, missing, or not named there."""
 
 
 class SourceRefused(FirsthandError):

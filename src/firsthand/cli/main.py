@@ -4,9 +4,7 @@ Owns: the list of commands, in the order in which help shows them; what wrong us
 May not know: what a command does; each stands in the file of its verb group. Only the standard
 library and typer are loaded here, so that `--help` answers at once: a command imports what it
 needs when it runs.
-Read next: `generate.py` (run, chat), `models.py`, `inspect.py`, `quantize.py`, `evaluate.py`,
-`bench.py`, `verify.py`, `check.py`, `serve.py`, `remote.py` (ps, top), `data.py`, `jobs.py`,
-`quarantine.py`, `alerts.py`, `requests.py`, `replay.py`, `logs.py`.
+Read next: `generate.py` (run, chat); there is one file per group of verbs.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from firsthand.cli import (
     inspect,
     jobs,
     logs,
+    manifest,
     models,
     quantize,
     quarantine,
@@ -146,6 +145,7 @@ def build_app() -> typer.Typer:
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
     app.add_typer(_config(), name="config")
     app.add_typer(_data(), name="data")
+    app.add_typer(_manifest(), name="manifest")
     app.add_typer(_alerts(), name="alerts")
     app.add_typer(_requests(), name="requests")
     logs_commands = {"errors": flat(logs.errors)}
@@ -210,6 +210,15 @@ def _data() -> typer.Typer:
     }
     group.add_typer(_group("What a run has refused.", held), name="quarantine")
     return group
+
+
+def _manifest() -> typer.Typer:
+    commands = {
+        "write": flat(manifest.write),
+        "verify": flat(manifest.verify),
+        "data": flat(manifest.data),
+    }
+    return _group("What a model is: its files by their hashes, and what it was made of.", commands)
 
 
 def _alerts() -> typer.Typer:

@@ -23,6 +23,7 @@ from io import TextIOWrapper
 import typer
 
 from firsthand.errors import (
+    BadHash,
     CapacityExceeded,
     DownloadFailed,
     FirsthandError,
@@ -106,7 +107,7 @@ def exit_code(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, InvalidRequest):
         return USAGE
-    if isinstance(error, ModelNotFound | DownloadFailed):
+    if isinstance(error, ModelNotFound | DownloadFailed | BadHash):
         return NO_MODEL
     if isinstance(error, CapacityExceeded | MemoryError):
         return NO_MEMORY

@@ -48,6 +48,7 @@ from firsthand.weights.loading import LoadReport
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.packed_file import PackedFile
 from firsthand.weights.sources import Quantization, read_vector
+from firsthand.weights.verifying import sums_of, verified
 
 Progress = Callable[[int, int], None]  # bytes of the file done, bytes in all
 
@@ -153,17 +154,26 @@ def load_model(
     late_text: bool = False,
 ) -> LoadedModel:
     """Load a model by its name, path or hub id; nothing is fetched. `late_text`: its tokenizer is
-    read when it is first asked for, by a caller who works with ids alone.
+    read when it is first asked for, by a caller who works with ids alone. A model that has a
+    manifest is compared with it meanwhile.
 
-    Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest (an option), or
+    Raises ModelNotFound, CheckpointError, BadHash, UnsupportedModel, InvalidRequest (an option), or
     CapacityExceeded when weights, scratch and one sequence do not fit the limit: before the
     weights are read, as far as that can be told.
     """
-    clock = time.perf_counter
-    began_s = clock()
+    began_s = time.perf_counter()
     environment = read_environment()
-    resolved = resolve(str(model), environment)
-    with _uncollected(), closing(open_checkpoint(resolved.path)) as checkpoint:
+    path = resolve(str(model), environment).path
+    with verified(path, sums_of(environment)):
+        return _load(path, options, progress, began_s, late_text=late_text)
+
+
+def _load(
+    path: Path, options: LoadOptions, progress: Progress | None, began_s: float, *, late_text: bool
+) -> LoadedModel:
+    clock = time.perf_counter
+    environment = read_environment()
+    with _uncollected(), closing(open_checkpoint(path)) as checkpoint:
         spec = read_spec(checkpoint, options.max_context)
         expected = planning.expect(checkpoint, spec, options)
         opened_s = clock()
@@ -177,7 +187,7 @@ def load_model(
             packed = packing.open(sparing=True)
         started_s = clock()
         # The packed form is being read by now, beside what only one thread can do.
-        text = LateTokenizer(resolved.path, spec.vocab_size)
+        text = LateTokenizer(path, spec.vocab_size)
         if not late_text:
             text.take(checkpoint)
         tokenized_s = clock()

@@ -35,10 +35,12 @@ from firsthand.values import dataclass
 from firsthand.weights.catalogue import Source as Origin
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.open import open_checkpoint
+from firsthand.weights.verifying import sums_of, verified
 
 SHORT_CHARS = 1024  # tokenised in less than a millisecond
 SHORT_IDS = 1024
 NUM_THREADS = 2
+SMALL_BYTES = 32 << 20  # larger files are compared with the manifest by the engine alone
 NUM_RENDERS = 8  # that wait for the two processes of the renderer at once
 
 T = TypeVar("T")
@@ -46,7 +48,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What the service itself reads of a model. `sha256` is the pinned one of a known model."""
+    """What the service itself reads of a model. `sha256` is that of its manifest or, of a known
+    model without one, the pinned one of its file."""
 
     tokenizer: Tokenizer
     vocab_size: int
@@ -59,8 +62,13 @@ class Source:
 
 def read_source(model: str | Path, options: LoadOptions) -> Source:
     """Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest."""
-    resolved = resolve(str(model), read_environment())
-    with closing(open_checkpoint(resolved.path)) as checkpoint:
+    environment = read_environment()
+    resolved = resolve(str(model), environment)
+    pinned = resolved.revision if resolved.source is Origin.KNOWN else None
+    with (
+        verified(resolved.path, sums_of(environment), SMALL_BYTES) as manifest,
+        closing(open_checkpoint(resolved.path)) as checkpoint,
+    ):
         spec = read_spec(checkpoint, options.max_context)
         tokenizer = read_tokenizer(checkpoint)
         tokenizer.check_width(spec.vocab_size)
@@ -70,7 +78,7 @@ def read_source(model: str | Path, options: LoadOptions) -> Source:
             context_length=spec.context_length,
             created_s=int(resolved.path.stat().st_mtime),
             file=resolved.path.name,
-            sha256=resolved.revision if resolved.source is Origin.KNOWN else None,
+            sha256=manifest or pinned,
             width=spec.width,
         )
 

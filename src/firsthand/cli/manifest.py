@@ -1,0 +1,176 @@
+"""The commands about what a model is: manifest write, verify, data.
+
+Owns: their options, and how a manifest is shown.
+May not know: the form of a manifest, how a file is hashed.
+Read next: `weights/manifest.py`, `data/content_hash.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from firsthand.cli import options
+from firsthand.cli.output import print_json, reported, say
+from firsthand.errors import SourceRefused
+from firsthand.values import dataclass
+
+AnyOrder = Annotated[
+    bool, typer.Option("--any-order", help="The same records in another order are the same data.")
+]
+ContractName = Annotated[
+    str | None,
+    typer.Option(
+        "--contract",
+        metavar="MODULE:CLASS",
+        help="What a record must be; default: request_id, text, max_length.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is told about the model, as options."""
+
+    name: Annotated[str | None, typer.Option(help="Default: as its folder or file.")] = None
+    model_version: Annotated[str, typer.Option(metavar="TEXT", help="Of the model.")] = "1"
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The training data, CSV or JSON lines.")
+    ] = None
+    contract: ContractName = None
+    any_order: AnyOrder = False
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The training configuration, hashed.")
+    ] = None
+    hyper_parameters: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A JSON file of them, put in as they are.")
+    ] = None
+    evaluation: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A JSON file of measured results.")
+    ] = None
+    parent: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHA256", help="Manifest of a model it came from; repeatable."),
+    ] = None
+
+
+WRITTEN = Written()
+
+
+def write(model: options.Model, told: Written = WRITTEN, as_json: options.AsJson = False) -> None:
+    """Write the manifest of a model beside it: every file by its hash, and what it was made of."""
+    with reported(as_json):
+        from firsthand.config import read_environment
+        from firsthand.weights.catalogue import resolve
+        from firsthand.weights.manifest_writing import Told, make_manifest, write_manifest
+        from firsthand.weights.verifying import sums_of
+
+        environment = read_environment()
+        path = resolve(model, environment).path
+        data_hash, contract_hash = _data(told)
+        manifest = make_manifest(
+            path,
+            Told(
+                name=told.name,
+                version=told.model_version,
+                data_hash=data_hash,
+                contract_hash=contract_hash,
+                config_hash=None if told.config is None else _hash_of(told.config),
+                hyper_parameters=_object(told.hyper_parameters) or {},
+                evaluation=_object(told.evaluation),
+                parents=tuple(told.parent or ()),
+            ),
+            sums_of(environment),
+        )
+        _show(manifest, str(write_manifest(path, manifest)), as_json)
+
+
+def verify(model: options.Model, as_json: options.AsJson = False) -> None:
+    """Compare every file of a model with its manifest; exit with 4 where one differs."""
+    with reported(as_json):
+        from firsthand.config import read_environment
+        from firsthand.weights import verifying
+        from firsthand.weights.catalogue import resolve
+
+        environment = read_environment()
+        path = resolve(model, environment).path
+        _show(verifying.verify(path, verifying.sums_of(environment)), "as it was written", as_json)
+
+
+def data(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV or JSON lines.")],
+    contract: ContractName = None,
+    any_order: AnyOrder = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print the hash of a file's records: of their content, not of its bytes."""
+    with reported(as_json):
+        sha256, count = _records_hash(file, contract, any_order=any_order)
+        if as_json:
+            print_json({"sha256": sha256, "records": count, "any_order": any_order})
+        else:
+            print(sha256)
+            say(f"{count} records")
+
+
+def _data(told: Written) -> tuple[str | None, str | None]:
+    from firsthand.data.contract import contract_hash, find_contract
+
+    if told.data is None:
+        return None, None if told.contract is None else contract_hash(find_contract(told.contract))
+    data_hash, _ = _records_hash(told.data, told.contract, any_order=told.any_order)
+    return data_hash, contract_hash(find_contract(told.contract))
+
+
+def _records_hash(file: Path, contract: str | None, *, any_order: bool) -> tuple[str, int]:
+    """Raises SourceRefused, also where a record breaks the contract: it has no values."""
+    from firsthand.data.check import Reading, check_file
+    from firsthand.data.content_hash import set_hash
+    from firsthand.data.contract import find_contract
+    from firsthand.data.record import Accepted, Rejected
+
+    def values() -> Iterator[dict[str, Any]]:
+        for item in check_file(file, find_contract(contract), Reading()):
+            if isinstance(item, Rejected):
+                where = f"{file}: record {item.position.record}"
+                raise SourceRefused(where, f"{item.reason}: {item.detail}")
+            if isinstance(item, Accepted):
+                yield item.values
+
+    return set_hash(values(), any_order=any_order)
+
+
+def _hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _object(path: Path | None) -> dict[str, Any] | None:
+    from firsthand.files import parse_json_object, read_whole
+    from firsthand.weights.manifest import MAX_BYTES, MAX_ITEMS
+
+    if path is None:
+        return None
+    return parse_json_object(read_whole(path, MAX_BYTES), str(path), MAX_ITEMS)
+
+
+def _show(manifest: Any, where: str, as_json: bool) -> None:
+    num_bytes = sum(one.size for one in manifest.files)
+    if as_json:
+        print_json(
+            {
+                "manifest_sha256": manifest.sha256,
+                "sha256_root": manifest.sha256_root,
+                "name": manifest.name,
+                "version": manifest.version,
+                "files": len(manifest.files),
+                "bytes": num_bytes,
+                "manifest": where,
+            }
+        )
+        return
+    print(f"{manifest.sha256}  {manifest.name} {manifest.version}")
+    say(f"{len(manifest.files)} files, {num_bytes} bytes: {where}")
