@@ -128,10 +128,11 @@ def _data(told: Written) -> tuple[str | None, str | None]:
 
 def _records_hash(file: Path, contract: str | None, *, any_order: bool) -> tuple[str, int]:
     """Raises SourceRefused, also where a record breaks the contract: it has no values."""
-    from firsthand.data.check import Reading, check_file
+    from firsthand.data.check import check_file
     from firsthand.data.content_hash import set_hash
     from firsthand.data.contract import find_contract
     from firsthand.data.record import Accepted, Rejected
+    from firsthand.data.sources.files import Reading
 
     def values() -> Iterator[dict[str, Any]]:
         for item in check_file(file, find_contract(contract), Reading()):
