@@ -28,7 +28,7 @@ from tests.cli.test_remote import Other, running
 from tests.server.processes import started
 
 ROW = {
-    "request_id": "request-1", "name": "call\x1b[31mer", "class_index": 1, "arrival_s": 8.0,
+    "request_id": "request-1", "class_index": 1, "arrival_s": 8.0,
     "num_prompt_tokens": 5, "num_known": 9, "num_computed": 8, "num_preemptions": 2,
     "blocks": [[0, 2], [5, 1]],
 }  # fmt: skip
@@ -45,6 +45,7 @@ STATE: dict[str, Any] = {
             },
             "memory": {"peak_rss_bytes": 3 << 20},
             "pace": {"paused": True},
+            "names": {"request-1": "call\x1b[31mer"},
             "steps": [{"ms": [0.1, 0.1, 1.6, 0.1, 0.1]}],
             "picture": {"at_s": 10.0, "running": [ROW], "waiting": [ROW] * 30},
         }
@@ -125,6 +126,7 @@ def test_a_bar_is_as_long_as_its_share() -> None:
 
 @pytest.mark.native
 @pytest.mark.process
+@pytest.mark.slow
 def test_on_a_terminal_it_follows_its_size_and_ends_quietly(
     tmp_path: Path,
 ) -> None:

@@ -96,7 +96,7 @@ def drawn(seen: Seen) -> RenderableType:
         parts.append(Text(f"not connected, trying again: {_clean(seen.lost)}", style="red"))
     for name, model in seen.models.items():
         parts += [_head(name, model), _loads(model), _steps(seen.steps.get(name, ()))]
-        requests = _requests(_object(model.get("picture")))
+        requests = _requests(_object(model.get("picture")), _object(model.get("names")))
         if requests.row_count:
             parts.append(requests)
         parts.append(Text())
@@ -156,7 +156,7 @@ def _steps(steps: Iterable[Mapping[str, Any]]) -> RenderableType:
     return shown
 
 
-def _requests(picture: Mapping[str, Any]) -> Table:
+def _requests(picture: Mapping[str, Any], names: Mapping[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("REQUEST", "STATE", "CLASS", "PROMPT", "TOKENS", "BLOCKS", "AGE", "EVICTED"):
         table.add_column(head, justify="left" if head in ("REQUEST", "STATE", "CLASS") else "right")
@@ -165,9 +165,9 @@ def _requests(picture: Mapping[str, Any]) -> Table:
     rows += [(row, "waiting") for row in _objects(picture.get("waiting"))]
     for row, state in rows[:SHOWN_REQUESTS]:
         prompt, known = _count(row.get("num_prompt_tokens")), _count(row.get("num_known"))
-        index = _count(row.get("class_index"))
+        index, request_id = _count(row.get("class_index")), row.get("request_id")
         table.add_row(
-            Text(_clean(row.get("name") or row.get("request_id"))),
+            Text(_clean(names.get(str(request_id)) or request_id)),
             Text("reading" if _count(row.get("num_computed")) < prompt - 1 else state),
             CLASSES[index] if index < len(CLASSES) else "-",
             str(prompt),

@@ -21,7 +21,6 @@ from typing import Any
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import CapacityExceeded
 from firsthand.generation.service import Service
-from firsthand.scheduling.picture import Picture, Pictured
 from firsthand.values import dataclass
 
 MAX_WATCHERS = 32
@@ -148,7 +147,10 @@ def _news(one: _Followed, told: _Told, key_id: str) -> dict[str, Any]:
     told.num_steps = one.num_steps
     picture = service.picture
     if picture is not None and picture.at_s != told.picture_s:
-        found["picture"] = _picture(picture, name)
+        rows = (*picture.running, *picture.waiting)
+        names = {row.request_id: name(row.request_id) for row in rows}
+        found["picture"] = picture  # as it is: there may be a thousand rows
+        found["names"] = {request_id: known for request_id, known in names.items() if known}
         told.picture_s = picture.at_s
     return found
 
@@ -217,19 +219,4 @@ def _step(number: int, facts: StepFacts, name: Name) -> dict[str, Any]:
             }
             for one in planned.admitted
         ],
-    }
-
-
-def _picture(picture: Picture, name: Name) -> dict[str, Any]:
-    def row(one: Pictured) -> dict[str, Any]:
-        found = asdict(one)
-        found["name"] = name(one.request_id)
-        return found
-
-    return {
-        "at_s": picture.at_s,
-        "running": [row(one) for one in picture.running],
-        "waiting": [row(one) for one in picture.waiting],
-        "cached": picture.cached,
-        "shares": picture.shares,
     }

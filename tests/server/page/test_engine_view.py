@@ -6,14 +6,18 @@ Owns: proof of `feed.js` and of what draws it. Read next: `conftest.py`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.server.page.conftest import Open, answered, say, short, until
-from tests.server.processes import Server
+from firsthand.observe.received import AlertRecord, Notice
+from tests.server.page.conftest import Open, answered, opening, say, short, until
+from tests.server.processes import Server, started
 
 NUM_QUEUED = 500
 FRAMES_PER_S = 30
@@ -214,3 +218,32 @@ def test_lanes_are_made_of_steps_and_pictures(open_page: Open) -> None:
         pytest.approx(12.1),
         1,
     ]
+
+
+def test_alerts_of_every_tier_are_shown_with_what_to_do(open_page: Open, site: Server) -> None:
+    now_s = time.time()
+    notice = Notice(now_s, "record", "FirsthandSlowRequest", "P2", {}, "a", now_s - 9, None, "slow")
+    record = AlertRecord(site.log.parent / "alerts.jsonl")
+    record.add(notice)
+    try:
+        page = open_page("#/health", locale="zh-CN")
+        alert = page.locator(".alerts li", has_text="FirsthandSlowRequest")
+        alert.wait_for()
+        assert "docs/handbook/" in alert.inner_text()
+        assert page.locator("#firing").inner_text() == "1"
+    finally:
+        record.path.unlink()
+
+
+@pytest.mark.slow
+def test_it_works_behind_a_path_of_a_proxy(
+    chromium: Any, micro_folder: Path, tmp_path: Path
+) -> None:
+    flags = ("--threads", "1", "--root-path", "/ai")
+    with started(tmp_path, micro_folder, *flags) as server:
+        server.wait_ready()
+        with opening(chromium, f"{server.url}/ai") as open_tab:
+            page = open_tab()
+            page.get_by_role("heading", name="Talk with micro").wait_for()
+            say(page, "hello")
+            answered(page)

@@ -2,7 +2,7 @@
 // prefixes. Read next: feed.js (the picture), engine.js (where it stands).
 
 import { made, show, swatch } from "./dom.js";
-import { colours, fitted } from "./lanes.js";
+import { colours, fitted, themed } from "./lanes.js";
 import { number, text } from "./texts.js";
 
 const CELL = 13;
@@ -49,7 +49,7 @@ export class BlockMap {
       this.tip.hidden = true;
       this.pick(null);
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (this.look = null));
+    themed(() => (this.look = null));
   }
 
   update(model) {

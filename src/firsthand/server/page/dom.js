@@ -78,9 +78,7 @@ export function button(key, call, more = {}) {
 
 /** A button with a sign and no words; its name is for those who do not see it, and a hint. */
 export function sign(mark, key, call, more = {}) {
-  const inner = made("span", { aria: { hidden: "true" } });
-  inner.textContent = mark;
-  return made("button.sign", { type: "button", label: key, hint: key, on: { click: call }, ...more }, inner);
+  return made("button.sign", { type: "button", label: key, hint: key, on: { click: call }, ...more }, mark);
 }
 
 /** A field with its name above it. */
@@ -103,7 +101,7 @@ export function table(captionKey, heads) {
     else show(node, cell ?? "–");
     return node;
   };
-  return { node: made("div.scroll", { tabIndex: 0, role: "region", label: captionKey }, whole), fill };
+  return { node: made("div.scroll", { tabIndex: 0, role: "group", label: captionKey }, whole), fill };
 }
 
 /** A part of a view: a heading, a sentence that says what is seen, the content. */

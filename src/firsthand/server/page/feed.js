@@ -47,7 +47,7 @@ export class Model {
     }
     this.num_left_out += news.num_left_out ?? 0;
     for (const step of news.steps ?? []) this.stepped(step);
-    if (news.picture) this.pictured(news.picture);
+    if (news.picture) this.pictured(news.picture, news.names ?? {});
     if (this.steps.length > MAX_STEPS) this.steps.splice(0, this.steps.length - MAX_STEPS);
   }
 
@@ -84,7 +84,8 @@ export class Model {
     this.steps.push(step);
   }
 
-  pictured(picture) {
+  pictured(picture, names) {
+    for (const row of [...picture.running, ...picture.waiting]) row.name = names[row.request_id];
     this.picture = picture;
     const present = new Set();
     for (const row of picture.waiting) {

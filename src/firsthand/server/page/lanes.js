@@ -19,6 +19,9 @@ export function colours(node) {
   return { kinds: KINDS.map(one), ink: one("ink"), faint: one("faint"), line: one("line"), mark: one("accent"), paper: one("paper") };
 }
 
+/** Call when light becomes dark, or the other way. */
+export const themed = (call) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", call);
+
 /** A canvas as sharp as the screen is. Its context, in CSS pixels. */
 export function fitted(canvas, width, height) {
   const ratio = devicePixelRatio || 1;
@@ -50,7 +53,7 @@ export class Timeline {
     this.scroll.addEventListener("scroll", () => (this.dirty = true));
     this.dirty = true;
     this.model = null;
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (this.look = null));
+    themed(() => (this.look = null));
     requestAnimationFrame(() => this.frame());
   }
 
@@ -212,7 +215,7 @@ export class Timeline {
     if (own) lines.push(text("own_tokens", { count: own[1] }));
     show(this.tip, lines.join("\n"));
     this.tip.hidden = false;
-    this.tip.style.left = `${Math.min(x + 12, box.width - 220)}px`;
+    this.tip.style.left = `${Math.max(0, Math.min(x + 12, box.width - 330))}px`;
     this.tip.style.top = `${Math.min(y + 14, this.height - 60)}px`;
     this.mark(lane.id);
     this.pick(lane.id);

@@ -60,9 +60,9 @@ function common(one, other) {
 
 function hash(sha256, name) {
   if (!sha256) return made("span", { t: "hash_unknown" });
-  const short = show(made("code", { title: sha256 }), sha256.slice(0, SHORT_HASH));
-  const whole = made("details.hash", {}, made("summary", { t: "whole_hash" }), show(made("code"), sha256));
-  return made("span", {}, name ? `${name} ` : null, short, button("copy", () => copied(sha256), { className: "small" }), whole);
+  const short = show(made("b"), sha256.slice(0, SHORT_HASH));
+  const whole = made("code", {}, short, sha256.slice(SHORT_HASH));
+  return made("span", {}, name ? `${name} ` : null, whole, button("copy", () => copied(sha256), { className: "small" }));
 }
 
 const COLOURS = ["prompt", "phase-plan", "decodes", "phase-commit", "line"];

@@ -5,28 +5,37 @@ import { button, field, made, panel, say, show, table } from "./dom.js";
 import { legend } from "./engine.js";
 import { follow, model } from "./feed.js";
 import { Timeline } from "./lanes.js";
-import { askJson } from "./net.js";
+import { ask, askJson, events } from "./net.js";
 import { CLASSES } from "./queue.js";
 import { ms, number, text } from "./texts.js";
 
 const MOST = 64;
 const SEED = 20260;
 
-/** One whole answer with what makes it comparable. */
-async function generate(prompt, at, settings, signal) {
+/** The ids of a prompt as the chat would have them. */
+async function tokenized(prompt, signal) {
+  const body = { model: model()?.name, messages: [{ role: "user", content: prompt }] };
+  return (await askJson("v1/chat/completions/render", { body, signal })).token_ids;
+}
+
+/** The answers to several prompts of one body, with what makes them comparable. A browser has few
+ *  connections to a server, so prompts that are to be together go together. */
+async function generate(prompts, settings, priority, signal) {
   const body = {
-    model: model()?.name, messages: [{ role: "user", content: prompt }],
-    max_tokens: settings.max_tokens, temperature: settings.temperature, seed: SEED + at,
-    logprobs: true, return_token_ids: true, firsthand_timings: true,
-    ...(settings.mixed ? { priority: CLASSES[at % CLASSES.length] } : {}),
+    model: model()?.name, prompt: prompts, max_tokens: settings.max_tokens, temperature: settings.temperature, seed: SEED,
+    logprobs: 0, return_token_ids: true, firsthand_timings: true, stream: true, ...(priority ? { priority } : {}),
   };
   const began = performance.now();
-  const reply = await askJson("v1/chat/completions", { body, signal });
-  const [choice] = reply.choices;
-  return {
-    took_ms: performance.now() - began, timings: reply.timings, text: choice.message.content,
-    ids: choice.token_ids, logprobs: choice.logprobs.content.map((one) => one.logprob),
-  };
+  const answers = prompts.map(() => ({ ids: [], logprobs: [], timings: null, took_ms: 0 }));
+  for await (const { choices, timings } of events(await ask("v1/completions", { body, signal }))) {
+    for (const choice of choices) {
+      const answer = answers[choice.index];
+      answer.ids.push(...(choice.token_ids ?? []));
+      answer.logprobs.push(...(choice.logprobs?.token_logprobs ?? []));
+      if (choice.finish_reason) Object.assign(answer, { timings, took_ms: performance.now() - began });
+    }
+  }
+  return answers;
 }
 
 /** The first token at which two answers differ, in itself or in any bit of its probability. */
@@ -38,13 +47,21 @@ export function firstDifference(one, other) {
   return null;
 }
 
+/** Which prompts go together: all, or those of a class; at a rate, each alone. */
+function groups(count, settings) {
+  const places = Array.from({ length: count }, (_, at) => at);
+  if (settings.rate) return places.map((at) => [at]);
+  if (!settings.mixed) return [places];
+  return CLASSES.map((_, one) => places.filter((at) => at % CLASSES.length === one)).filter((group) => group.length);
+}
+
 const pause = (time_ms) => new Promise((done) => setTimeout(done, time_ms));
 
 class Playground {
   constructor() {
     this.stopping = null;
     this.inputs = {
-      prompts: made("textarea", { rows: 6, value: Array.from({ length: 6 }, (_, at) => text(`play_${at + 1}`)).join("\n") }),
+      prompts: made("textarea", { rows: 4, value: [1, 2, 3].map((at) => text(`play_${at}`)).join("\n") }),
       count: number_input(8, 2, MOST), max_tokens: number_input(24, 1, 512), rate: number_input(0, 0, 100),
       temperature: number_input(0.8, 0, 2, 0.1), mixed: made("input", { type: "checkbox" }),
     };
@@ -86,17 +103,19 @@ class Playground {
     this.done = 0;
     this.all = 2 * prompts.length;
     try {
+      const ids = await Promise.all(prompts.map((prompt) => tokenized(prompt, this.stopping.signal)));
       const began = performance.now();
       const alone = [];
-      for (const [at, prompt] of prompts.entries()) {
-        say(this.verdict, "runs_alone", { at: at + 1, count: prompts.length });
-        alone.push(await this.one(prompt, at, settings));
+      for (const at of ids.keys()) {
+        say(this.verdict, "runs_alone", { at: at + 1, count: ids.length });
+        await this.send(ids, [at], settings, alone);
       }
       const between = performance.now();
-      say(this.verdict, "runs_together", { count: prompts.length });
-      const together = await Promise.all(prompts.map(async (prompt, at) => {
-        if (settings.rate) await pause((at * 1000) / settings.rate);
-        return this.one(prompt, at, settings);
+      say(this.verdict, "runs_together", { count: ids.length });
+      const together = [];
+      await Promise.all(groups(ids.length, settings).map(async (group) => {
+        if (settings.rate) await pause((group[0] * 1000) / settings.rate);
+        await this.send(ids, group, settings, together);
       }));
       this.judge(prompts, alone, together, between - began, performance.now() - between);
     } catch (fault) {
@@ -110,11 +129,13 @@ class Playground {
     }
   }
 
-  async one(prompt, at, settings) {
-    const found = await generate(prompt, at, settings, this.stopping.signal);
-    this.done += 1;
+  /** The prompts at these places, as one body; the answers go to the same places of `found`. */
+  async send(ids, places, settings, found) {
+    const priority = settings.mixed ? CLASSES[places[0] % CLASSES.length] : null;
+    const answers = await generate(places.map((at) => ids[at]), settings, priority, this.stopping.signal);
+    places.forEach((at, place) => (found[at] = answers[place]));
+    this.done += places.length;
     this.progress.value = this.done / this.all;
-    return found;
   }
 
   judge(prompts, alone, together, alone_ms, together_ms) {
@@ -128,7 +149,7 @@ class Playground {
       const mark = made("span.mark", { data: { ok: differences[at] === null } });
       if (differences[at] === null) say(mark, "same_bits");
       else say(mark, "differs_at", { at: differences[at] + 1 });
-      const batch = together[at].timings.peak_batch;
+      const batch = together[at].timings?.peak_batch;
       return [prompt, ms(alone[at].took_ms), ms(together[at].took_ms), batch ? number(batch) : "–", number(together[at].ids.length), mark];
     }));
   }

@@ -61,7 +61,7 @@ async function follow(id, place) {
 function whole(one) {
   const values = {
     id: one.id, model: one.model, all: ms(one.total_ms), cached: one.cached_tokens, tokens: one.output_tokens, prompt: one.prompt_tokens,
-    steps: one.num_steps, batch: one.batch_max, evictions: one.preemptions, state: stateOf(one), why: one.finish_reasons?.join(", ") ?? "",
+    steps: one.num_steps, batch: one.batch_max, evictions: one.preemptions, state: stateOf(one), why: one.finish_reasons?.length ? ` (${one.finish_reasons.join(", ")})` : "",
   };
   const parts = [made("p", { t: "request_is", values })];
   const queue = one.parts?.[0]?.queue;

@@ -16,12 +16,12 @@ export class Sampling {
     const numbers = NUMBERS.map(([name, min, max, step, value]) => {
       const input = made("input", { type: "number", min, max, step, value: before[name] ?? value, inputMode: "decimal" });
       this.inputs.set(name, input);
-      return field(name, input, `${name}_is`);
+      return field(name, input, name === "max_tokens" ? null : `${name}_is`);
     });
     const area = (name, rows) => {
       const input = made("textarea", { rows, value: before[name] ?? "", spellcheck: name === "system" });
       this.inputs.set(name, input);
-      return field(name, input, `${name}_is`);
+      return field(name, input);
     };
     const priority = made("select", {}, ["normal", "urgent", "background"].map((name) => made("option", { value: name, t: name })));
     priority.value = before.priority ?? "normal";

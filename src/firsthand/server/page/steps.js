@@ -2,7 +2,7 @@
 // shares. Read next: feed.js, from which the steps come.
 
 import { made, say, show, swatch } from "./dom.js";
-import { fitted, tokens } from "./lanes.js";
+import { fitted, themed, tokens } from "./lanes.js";
 import { ms, percent, text } from "./texts.js";
 
 export const PHASES = ["plan", "prepare", "forward", "sample", "commit", "between"];
@@ -41,7 +41,7 @@ export class StepCosts {
     this.node = made("div.steps", {}, this.canvas, this.tip, this.legend, this.mean);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (this.look = null));
+    themed(() => (this.look = null));
   }
 
   update(model) {
