@@ -66,8 +66,7 @@ def prepare(folder: Path, kind: str) -> Job:
         text = ""
     else:
         queue = SqliteQueue(folder / "in.db", "asks", "fill")
-        for number, one in enumerate(records()):
-            queue.send(str(number), json.dumps(one).encode())
+        queue.send([(str(n), json.dumps(one).encode()) for n, one in enumerate(records())])
         queue.close()
         source = {"kind": "queue", "url": "sqlite:in.db", "name": "asks", "idle_s": 0.02}
         text = ""

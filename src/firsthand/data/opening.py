@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from firsthand.data.job import QUEUES, Job
+from firsthand.data.job import QUEUES, Job, place_name
 from firsthand.data.record import Position
 from firsthand.data.sink import Sink
-from firsthand.data.sinks.jsonl import open_jsonl
 from firsthand.data.source import Source
 from firsthand.data.sources.files import Reading, open_file
 from firsthand.errors import InvalidRequest
@@ -39,6 +38,21 @@ def open_source(job: Job, after: Position) -> Source:
 def open_sink(job: Job, state: Any) -> Sink:
     """As it was when `state` was committed. Raises SourceRefused, InvalidRequest."""
     part = job.file.sink
-    if part.path is None:
-        raise InvalidRequest("sink.path", "names the file that outputs go to")
-    return open_jsonl(job.folder / part.path, state)
+    if part.path is not None:
+        if part.kind == "parquet" or part.path.endswith(".parquet"):
+            from firsthand.data.sinks.parquet import open_parquet
+
+            return open_parquet(job.folder / part.path, state)
+        from firsthand.data.sinks.jsonl import open_jsonl
+
+        return open_jsonl(job.folder / part.path, state)
+    if part.kind == "sql":
+        from firsthand.data.sinks.table import open_table_sink
+
+        return open_table_sink(part, job.folder, state)
+    if part.kind in QUEUES:
+        from firsthand.data.queues.opening import open_queue
+        from firsthand.data.sinks.messages import MessageSink
+
+        return MessageSink(open_queue(part, job.folder), place_name(part), state)
+    raise InvalidRequest("sink.kind", f"of a url is one of sql, {', '.join(QUEUES)}")

@@ -47,6 +47,7 @@ from firsthand.data.source import Flaw, Source
 from firsthand.errors import EngineUnavailable, FirsthandError
 
 ENGINE = "engine"  # the stage of what the engine refuses, or never answers
+ANY_WIDTH = 64  # of a window in which nothing is asked
 NEXT_ITEMS_S = 0.2  # how long the loop waits at most, when nothing is due
 
 
@@ -86,7 +87,8 @@ class Run:
         """Until the source ends. Raises what ended it before; what was finished until then is
         durable, if it can be."""
         try:
-            if self._engine is None or self._options.careful:
+            live = self._source.facts.live
+            if self._options.careful or (self._engine is None and not live):
                 self._run_by_one()
             else:
                 self._run_ahead()
@@ -118,14 +120,15 @@ class Run:
                 self._submit_due()
                 self._finish_ended()
                 self._commit_if_due()
-                if ended is None or self._window:
+                stuck = not self._waiting or len(self._window) >= self._width
+                if stuck and (ended is None or self._window):
                     ended = self._receive() or ended
         if ended is not None and ended.fault is not None:
             raise ended.fault
 
     @property
     def _width(self) -> int:
-        return 1 if self._engine is None else self._engine.width
+        return ANY_WIDTH if self._engine is None else self._engine.width
 
     def _receive(self) -> Ended | None:
         """What comes next from the reader or the engine, or a time that is due."""

@@ -34,15 +34,15 @@ class Queue(Protocol):
     def ack(self, handles: Sequence[Any]) -> None: ...
 
     def nack(self, handles: Sequence[Any]) -> None:
-        """Deliver them again now."""
+        """Deliver them again, as soon as the kind of queue can."""
 
     def extend(self, handles: Sequence[Any]) -> None: ...
 
-    def send(self, name: str, body: bytes) -> None:
-        """Put a message in; `flush` waits for it. One of a name that is there already may be left
-        out."""
+    def lag(self) -> int | None:
+        """How many are not acknowledged, whoever holds them; None: nobody knows."""
 
-    def flush(self) -> None:
-        """What was sent is as durable as the other side makes it."""
+    def send(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Names and bodies; when it returns they are as durable as the other side makes them. One
+        of a name that is there already may be left out."""
 
     def close(self) -> None: ...

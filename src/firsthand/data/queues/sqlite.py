@@ -86,14 +86,18 @@ class SqliteQueue:
             "UPDATE messages SET held_until = ? WHERE id = ?", [(until_s, one) for one in handles]
         )
 
-    def send(self, name: str, body: bytes) -> None:
+    def lag(self) -> int | None:
+        with self._lock:
+            found = self._connection.execute(
+                "SELECT count(*) FROM messages WHERE queue = ?", (self._queue,)
+            )
+            return int(found.fetchone()[0])
+
+    def send(self, messages: Sequence[tuple[str, bytes]]) -> None:
         self._all(
             "INSERT OR IGNORE INTO messages (queue, name, body) VALUES (?, ?, ?)",
-            [(self._queue, name, body)],
+            [(self._queue, name, body) for name, body in messages],
         )
-
-    def flush(self) -> None:
-        """Each message was durable when it was sent."""
 
     def _all(self, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
         with self._lock, self._connection:

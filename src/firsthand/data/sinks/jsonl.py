@@ -59,7 +59,7 @@ def open_jsonl(path: Path, state: Any) -> JsonlSink:
         if found > size:
             os.ftruncate(descriptor, size)
         if state is None:
-            _sync_folder(path.absolute().parent)
+            sync_folder(path.absolute().parent)
         os.lseek(descriptor, 0, os.SEEK_END)
         return JsonlSink(path, descriptor, size)
     except BaseException:
@@ -67,7 +67,7 @@ def open_jsonl(path: Path, state: Any) -> JsonlSink:
         raise
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """A new name is durable when its folder is."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

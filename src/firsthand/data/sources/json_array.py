@@ -66,7 +66,7 @@ def read_json_array(
         )
         try:
             if element.sha256 is not None:
-                raise too_long_flaw(element.num_bytes, limits)
+                raise too_long_flaw(position.num_bytes, limits)
             text = decoded(raw, encoding)
             yield Record(position, raw, parse_object(text), text)
         except Flaw as flaw:

@@ -49,9 +49,9 @@ class MessageSource:
         heard_s = self._clock()
         while not self._closing:
             silent_s = self._clock() - heard_s
-            if self._idle_s is not None and silent_s >= self._idle_s:
+            if self._idle_s is not None and silent_s >= self._idle_s and self._is_empty():
                 return
-            wait_s = RECEIVE_S if self._idle_s is None else min(RECEIVE_S, self._idle_s - silent_s)
+            wait_s = RECEIVE_S if self._idle_s is None else min(RECEIVE_S, self._idle_s)
             messages = self._queue.receive(wait_s)
             with self._lock:
                 for message in messages:
@@ -72,6 +72,11 @@ class MessageSource:
             return Record(position, body, parse_object(text), text)
         except Flaw as flaw:
             return refused(position, body, flaw)
+
+    def _is_empty(self) -> bool:
+        """Nothing waits, and nothing that a dead consumer held is still to come again."""
+        lag = self._queue.lag()
+        return lag is None or lag <= len(self._handles())
 
     def check(self) -> None:
         """What is still open is claimed for longer, before somebody else gets it."""

@@ -126,13 +126,19 @@ def _postgres(url: str, query: str, key: str, given: tuple[Any, ...]) -> Rows:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     except psycopg.Error as error:
         raise SourceRefused("source.url", str(error).strip()) from error
+    cursor = connection.cursor("firsthand")
     try:
-        cursor = connection.cursor("firsthand")
         cursor.itersize = BATCH_ROWS
         text = ordered(query.replace("%", "%%") if given else query, key, "%s", bool(given))
         cursor.execute(text.encode(), given or None)
     except psycopg.Error as error:
+        cursor.close()
         connection.close()
         raise SourceRefused("query", str(error).strip()) from error
+
+    def close() -> None:
+        cursor.close()
+        connection.close()
+
     columns = tuple(one.name for one in cursor.description or ())
-    return Rows(columns, iter(cursor), connection.close, (psycopg.Error,))
+    return Rows(columns, iter(cursor), close, (psycopg.Error,))
