@@ -17,6 +17,7 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 | `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` | where traces go | none |
 | `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER` | `true`, `none`: nowhere | |
 | `HF_TOKEN` | access to private and gated models | none |
+| `LC_ALL`, `LC_MESSAGES`, `LANG` | `zh…`: what `doctor` says is Chinese | English |
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Environment:
     isa: str | None = None  # the kernels check the name when they load
     threads: int | None = None
     pack_cache: bool = True
+    language: str = "en"  # or zh: what a person is told in
 
     @property
     def alert_record(self) -> Path:
@@ -78,6 +80,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         isa=variables.get("FIRSTHAND_ISA", "").strip().lower() or None,
         threads=_threads(variables.get("FIRSTHAND_THREADS", "")),
         pack_cache=_switch(variables, "FIRSTHAND_PACK_CACHE", default=True),
+        language=_language(variables),
     )
 
 
@@ -144,6 +147,13 @@ def _threads(value: str) -> int | None:
             "FIRSTHAND_THREADS", f"is {value[:40]!r}; it takes a whole number, 1 to {MAX_THREADS}"
         )
     return number
+
+
+def _language(variables: Mapping[str, str]) -> str:
+    """By the first of the variables that says something, as other programs take them."""
+    names = ("LC_ALL", "LC_MESSAGES", "LANG")
+    locale = next((variables[name] for name in names if variables.get(name)), "")
+    return "zh" if locale.lower().startswith("zh") else "en"
 
 
 def _s3_endpoint(variables: Mapping[str, str]) -> str | None:

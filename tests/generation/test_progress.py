@@ -16,8 +16,9 @@ from firsthand.errors import EngineUnavailable
 from firsthand.generation import remote as remote_module
 from firsthand.generation.frames import FromChild, LoadModel, Ping, Pong, Ready, Submit, ToChild
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.remote import Remote, Watch
+from firsthand.generation.remote import Remote
 from firsthand.generation.service_values import Status
+from firsthand.generation.watch import Watch
 from firsthand.request import Request, SamplingParams, StopRules
 from tests.generation.test_frames import ENGINE
 

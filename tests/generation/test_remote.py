@@ -20,11 +20,12 @@ from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
 from firsthand.generation.frames import LoadModel
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.remote import Remote, Watch, is_hung
+from firsthand.generation.remote import Remote
 from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.report import LoadTimes, Memory, StepLedger, build_report
 from firsthand.generation.service_values import Prompt, Status
 from firsthand.generation.texts import Texts
+from firsthand.generation.watch import Watch, is_hung
 from firsthand.request import (
     Finish,
     FinishReason,

@@ -125,6 +125,7 @@ async def exercise(running: Serving) -> None:
     lines = LogEvents(running.metrics.registry)
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         lines.handle(logging.LogRecord("x", level, "", 0, SECRET, (), None))
+    lines.lost()
     head = {"authorization": f"Bearer {KEY}", "idempotency-key": '"once"'}
     transport = httpx.ASGITransport(app=around(running), raise_app_exceptions=False)
     async with httpx.AsyncClient(

@@ -8,6 +8,9 @@ import pytest
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.alerts import rules
 from firsthand.observe.catalogue import CATALOGUE
+from firsthand.observe.cause_texts import TEXTS
+from firsthand.observe.causes import TESTS
+from firsthand.server.chaos import FAULTS
 
 FOLDER = Path("docs/handbook")
 ENTRIES = sorted({rule.entry for rule in rules(AlertSettings(gpu_utilization=True))})
@@ -38,3 +41,27 @@ def test_the_index_has_every_entry() -> None:
     for name, suffix in (("README.md", ".md"), ("README.zh-CN.md", ".zh-CN.md")):
         text = (FOLDER / name).read_text()
         assert re.findall(r"\((FH-\d+[^)]*)\)", text) == [f"{one}{suffix}" for one in ENTRIES]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_says_what_the_doctor_tells_apart_and_how_to_try_it(entry: str) -> None:
+    """S115: the same titles as on the terminal, in either language, and commands that there are."""
+    causes = [text for text in TEXTS.values() if text.entry == entry]
+    assert causes
+    for suffix, language in ((".md", "en"), (".zh-CN.md", "zh")):
+        page = (FOLDER / f"{entry}{suffix}").read_text(encoding="utf-8")
+        titles = "\n".join(f"- {text.said(language)[0]}" for text in causes)
+        assert f"```bash\nfirsthand doctor {entry}\n```\n\n{titles}\n" in page
+        commands = re.findall(r"^firsthand chaos (\w+)(.*)$", page, re.MULTILINE)
+        assert commands
+        for fault, flags in commands:
+            kind = FAULTS[fault]
+            assert set(re.findall(r"--(\w+)", flags)) <= {"seconds", kind.unit}
+
+
+def test_every_cause_has_words_and_an_entry() -> None:
+    assert TESTS.keys() | {"unknown"} == TEXTS.keys()
+    assert {text.entry for name, text in TEXTS.items() if name != "unknown"} == set(ENTRIES)
+    for text in TEXTS.values():
+        assert all(text.said("en")) and all(text.said("zh"))
+        assert text.said("en") != text.said("zh")

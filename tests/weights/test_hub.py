@@ -28,7 +28,7 @@ from firsthand.errors import (
     UnsupportedModel,
 )
 from firsthand.weights.catalogue import pull, resolve
-from firsthand.weights.hub import choose_files, pull_hub
+from firsthand.weights.hub import choose_files, hub_bytes, pull_hub
 from firsthand.weights.model_names import HubId
 from firsthand.weights.places import PullProgress
 from firsthand.weights.transfer import Client
@@ -106,6 +106,27 @@ def test_layout_is_the_shared_one(pulling: Pulling) -> None:
         assert (path / name).read_bytes() == hub.files[name]
     assert resolve("org/tiny", pulling.env).path == path
     assert pulling.slept == []
+
+
+def test_its_size_is_known_without_a_file(pulling: Pulling) -> None:
+    """Also of shards, which the index names."""
+    size = hub_bytes(TINY, pulling.env, pulling.client())
+    assert size == sum(
+        len(pulling.hub.files[name])
+        for name in ("config.json", "tokenizer.json", "model.safetensors")
+    )
+    del pulling.hub.files["model.safetensors"]
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    pulling.hub.files |= {
+        "model.safetensors.index.json": json.dumps(index).encode(),
+        "model-1.safetensors": b"1" * 70,
+        "model-2.safetensors": b"2" * 7,
+    }
+    whole = hub_bytes(TINY, pulling.env, pulling.client())
+    texts = len(b'{"model_type": "llama"}') + len(b"{}")
+    assert whole == texts + len(json.dumps(index)) + 77
+    assert not pulling.hub.seen("GET", "/storage")
+    pulling.check_invisible()
 
 
 def test_second_pull_fetches_no_file(pulling: Pulling) -> None:

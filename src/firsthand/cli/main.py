@@ -20,8 +20,10 @@ from firsthand import __version__
 from firsthand.cli import (
     alerts,
     bench,
+    chaos,
     check,
     data,
+    doctor,
     evaluate,
     generate,
     inspect,
@@ -29,6 +31,7 @@ from firsthand.cli import (
     logs,
     manifest,
     models,
+    preflight,
     quantize,
     quarantine,
     remote,
@@ -128,6 +131,8 @@ def build_app() -> typer.Typer:
         "trace-step": inspect.trace_step,
         "quantize": quantize.quantize,
         "eval": evaluate.evaluate,
+        "check": preflight.check,
+        "preflight": preflight.preflight,
         "profile": bench.profile,
         "verify": verify.verify,
         "selftest": check.selftest,
@@ -143,6 +148,8 @@ def build_app() -> typer.Typer:
     app.command("replay", cls=Command)(flat(replay.replay))
     app.command("top", cls=Command)(flat(remote.top))
     app.command("serve", cls=Command)(serve.with_settings(serve.serve))
+    app.command("doctor", cls=Command)(flat(doctor.doctor))
+    app.command("chaos", cls=Command)(flat(chaos.chaos))
     app.add_typer(_config(), name="config")
     app.add_typer(_data(), name="data")
     app.add_typer(_manifest(), name="manifest")

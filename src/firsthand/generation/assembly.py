@@ -14,6 +14,7 @@ from typing import NamedTuple
 from firsthand.compute.executor import Executor
 from firsthand.compute.native._native import Threads
 from firsthand.compute.native.cores import available_threads
+from firsthand.engine.attempts import Runner
 from firsthand.engine.constraints import Constraints
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
@@ -49,9 +50,11 @@ def assemble(
     clock: Callable[[], float],
     on_step: Callable[[StepFacts], None],
     relieve: Callable[[], bool] = lambda: False,
+    around: Callable[[Runner], Runner] = lambda runner: runner,
 ) -> Assembly:
     """`loaded` is claimed by the caller: two engines would share scratch memory and blocks.
-    `relieve` frees memory for a step that was refused some; False: there was none to free."""
+    `relieve` frees memory for a step that was refused some; False: there was none to free.
+    `around` the runner may stand another, for the engine."""
     grammars = Grammars(loaded.text, loaded.limits.vocab_size)
     sample = sampler_of(loaded.executor)
     runner = ModelRunner(
@@ -65,7 +68,7 @@ def assemble(
     )
     scheduler = build_scheduler(loaded, clock)
     window = window_of(loaded.options)
-    engine = Engine(scheduler, runner, clock, on_step, grammars, window, relieve)
+    engine = Engine(scheduler, around(runner), clock, on_step, grammars, window, relieve)
     return Assembly(engine, runner, scheduler, grammars)
 
 

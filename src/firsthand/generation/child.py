@@ -35,12 +35,15 @@ from collections.abc import Callable, Sequence
 
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
-from firsthand.errors import EngineError, FirsthandError
+from firsthand.errors import EngineError, FirsthandError, InvalidRequest
 from firsthand.generation.assembly import StepCost, assemble, warm_up
 from firsthand.generation.child_log import Lines
+from firsthand.generation.disturbance import Disturbance
 from firsthand.generation.frames import (
     Abort,
     Declined,
+    Disturb,
+    Disturbed,
     EngineFacts,
     Failed,
     FromChild,
@@ -148,6 +151,7 @@ class Loop:
         self._facts: StepFacts | None = None
         self._num_starved = 0
         self._pacing = Pacing()
+        self.disturbance: Disturbance | None = None
 
     def on_step(self, facts: StepFacts) -> None:
         self._facts = facts
@@ -155,7 +159,7 @@ class Loop:
     def run(self, engine: Engine) -> None:
         receive, send = self._connection.receive, self._connection.send
         while True:
-            wait_s = self._pacing.wait_s(time.monotonic()) if engine.has_work else engine.idle_s
+            wait_s = self._wait_s(engine)
             messages = receive(wait=wait_s != 0.0, limit_s=wait_s)
             if messages is None:
                 return
@@ -163,7 +167,7 @@ class Loop:
                 self._take(engine, message)
             for line in self._lines.take():
                 send(line)
-            if engine.has_work and self._pacing.wait_s(time.monotonic()) == 0.0:
+            if engine.has_work and self._wait_s(engine) == 0.0:
                 events = engine.step()
                 self._pacing.stepped(time.monotonic())
                 facts, self._facts = self._facts, None
@@ -173,6 +177,23 @@ class Loop:
                     self._check_memory(facts)
                 else:
                     self._num_starved = 0
+
+    def _wait_s(self, engine: Engine) -> float | None:
+        """Before the next step; None: until something arrives."""
+        if self.disturbance is not None:
+            self.disturbance.tick()
+            if self.disturbance.stalls:
+                return None
+        return self._pacing.wait_s(time.monotonic()) if engine.has_work else engine.idle_s
+
+    def _disturb(self, wanted: Disturb) -> Disturbed:
+        if self.disturbance is None:
+            return Disturbed(to_fault(InvalidRequest("chaos", "is not allowed here")))
+        try:
+            self.disturbance.begin(wanted.name, wanted.seconds, wanted.amount)
+        except FirsthandError as error:
+            return Disturbed(to_fault(error))
+        return Disturbed()
 
     def _check_memory(self, facts: StepFacts) -> None:
         """Raises MemoryError when it has become useless to go on."""
@@ -200,6 +221,8 @@ class Loop:
                 send(Seen(engine.picture()))
             case Pace():
                 self._pacing.take(message)
+            case Disturb():
+                send(self._disturb(message))
             case LoadModel():
                 raise EngineError("a second model was sent")
 
@@ -224,7 +247,12 @@ def load(
 
     loaded = load_model(first.model, first.options, progress, late_text=True)
     loaded.claim()
-    assembly = assemble(loaded, clock, loop.on_step, reserve.give_up)
+    if first.chaos:
+        loop.disturbance = disturbance = Disturbance(loaded, clock)
+        assembly = assemble(loaded, clock, loop.on_step, reserve.give_up, disturbance.around)
+        disturbance.attach(assembly.scheduler.memory)
+    else:
+        assembly = assemble(loaded, clock, loop.on_step, reserve.give_up)
     longest = warm_up(assembly, loaded)
     reserve.take()
     connection.send(Ready(_facts(loaded, longest)))

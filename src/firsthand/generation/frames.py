@@ -31,10 +31,11 @@ _LENGTH = struct.Struct(">I")
 
 
 class LoadModel(msgspec.Struct, frozen=True, tag=True):
-    """The first frame of all: what to load."""
+    """The first frame of all: what to load. Faults can be put in where `chaos` says so."""
 
     model: str
     options: LoadOptions
+    chaos: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -65,6 +66,14 @@ class Pace(msgspec.Struct, frozen=True, tag=True):
     paused: bool = False
     num_steps: int = 0
     delay_s: float = 0.0
+
+
+class Disturb(msgspec.Struct, frozen=True, tag=True):
+    """Put a fault in, for so long; see `faults.py`."""
+
+    name: str
+    seconds: float
+    amount: float
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -121,6 +130,12 @@ class Declined(msgspec.Struct, frozen=True, tag=True):
     fault: Fault
 
 
+class Disturbed(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Disturb`; `fault`: why it was refused."""
+
+    fault: Fault | None = None
+
+
 class Pong(msgspec.Struct, frozen=True, tag=True):
     """`has_reserve`: memory is not short."""
 
@@ -143,8 +158,8 @@ class Seen(msgspec.Struct, frozen=True, tag=True):
     picture: Picture
 
 
-ToChild = LoadModel | Submit | Abort | Ping | Look | Pace
-FromChild = Loading | Ready | Failed | Stepped | Declined | Pong | Logged | Seen
+ToChild = LoadModel | Submit | Abort | Ping | Look | Pace | Disturb
+FromChild = Loading | Ready | Failed | Stepped | Declined | Disturbed | Pong | Logged | Seen
 
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()

@@ -6,7 +6,7 @@ Read next: `child.py` (the other end), `process.py` (one child), `frames.py` (wh
 `remote_stream.py` (what a request's events wait in).
 
 One event loop owns it; there are no threads. A child that dies closes its connection, which is
-seen at once. One that hangs answers no ping (`is_hung` tells it from one that is only slow), and is
+seen at once. One that hangs answers no ping (`watch.py` tells it from one that is slow), and is
 killed. Then every open stream raises EngineUnavailable, and the next child loads. The first load is
 different: its error is the caller's, and it is not tried again unless asked.
 """
@@ -34,8 +34,11 @@ from firsthand.generation.child_log import give_out
 from firsthand.generation.frames import (
     Abort,
     Declined,
+    Disturb,
+    Disturbed,
     EngineFacts,
     Failed,
+    Fault,
     FromChild,
     Loading,
     LoadModel,
@@ -51,54 +54,15 @@ from firsthand.generation.frames import (
     from_fault,
 )
 from firsthand.generation.process import EngineProcess
+from firsthand.generation.remote_faults import RemoteFaults
 from firsthand.generation.remote_stream import RemoteStream
 from firsthand.generation.service_values import Status
+from firsthand.generation.watch import Watch, is_hung
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.limits import check_fits, check_request
 from firsthand.scheduling.picture import Picture
-from firsthand.values import dataclass
 
-LONGEST_STEPS = 4.0  # so much more than the longest step takes is no step
-IDLE_SHARE = 0.05  # of one processor; less is no work
 _PLANNED = {Status.CLOSED: EngineClosed, Status.ASLEEP: EngineSlept}
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """How closely a child is watched, in seconds. A silence of `late_s` is told as degraded."""
-
-    hang_s: float = 5.0
-    late_s: float = 2.0
-    stall_s: float = 60.0  # with requests and without a step, though the loop turns
-    beat_s: float = 0.5
-    retry_s: float = 0.25  # before the third start in a row, doubling from there
-    max_retry_s: float = 30.0  # while they end before they are ready
-    max_return_s: float = 2.0  # once they are: whoever is waiting is kept no longer than that
-    stable_s: float = 10.0  # a child that was ready for so long begins no row
-
-    def delay_s(self, num_failures: int, was_ready: bool) -> float:
-        """Before the next start, after so many children in a row that ended soon. A load that
-        fails will fail again for a while; an engine that was ready may well serve the next request.
-        """
-        if num_failures < 2:
-            return 0.0
-        longest_s = self.max_return_s if was_ready else self.max_retry_s
-        return min(self.retry_s * 2.0 ** min(num_failures - 2, 20), longest_s)
-
-
-def is_hung(silent_s: float, used_s: float | None, longest: StepCost, limit_s: float) -> bool:
-    """Whether a step loop that has been silent for so long, and used so much processor time
-    meanwhile, is to be given up.
-
-    After `limit_s` it is, unless it works on a step: it has used processor time, but less than a
-    few of the longest steps do. On a machine that others keep busy that can take long, and to end
-    it would not make it faster. Where the system does not tell what was used, time decides.
-    """
-    if silent_s <= limit_s:
-        return False
-    if used_s is None:
-        return silent_s > LONGEST_STEPS * longest.ms * 1e-3
-    return used_s < IDLE_SHARE * silent_s or used_s > LONGEST_STEPS * longest.cpu_ms * 1e-3
 
 
 class Remote:
@@ -124,6 +88,7 @@ class Remote:
         self._on_step, self._on_end = on_step, on_end
         self._on_events = on_events
         self._clock = clock
+        self.faults = RemoteFaults(clock)
         self._process: EngineProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._streams: dict[str, RemoteStream] = {}
@@ -217,7 +182,7 @@ class Remote:
             raise InvalidRequest("request_id", f"{request.request_id!r} is in progress")
         if len(self._streams) >= self._max_requests:
             raise CapacityExceeded(f"{self._max_requests} requests are in progress already")
-        process.send(Submit(request))
+        self.faults.send(process, Submit(request))
         stream = RemoteStream(request, self._abort)
         if not self._streams:
             self._busy_since_s = self._clock()
@@ -231,7 +196,14 @@ class Remote:
 
     def _abort(self, request_id: str, index: int | None) -> None:
         if self._process is not None and request_id in self._streams:
-            self._process.send(Abort(request_id, index))
+            self.faults.send(self._process, Abort(request_id, index))
+
+    async def disturb(self, fault: Disturb) -> None:
+        """Put a fault into the engine, or into the way to it. Raises InvalidRequest,
+        EngineUnavailable."""
+        if self._process is None or not self.status.takes_requests:
+            raise EngineUnavailable(self._why_not())
+        await self.faults.begin(self._process, fault)
 
     def tell(self, message: Look | Pace) -> None:
         """For whoever watches: ask for a `picture`; or set the pace of the engine that is there."""
@@ -280,7 +252,7 @@ class Remote:
             return f"the engine's process cannot be started: {error}"
         self._process = process
         try:
-            process.send(LoadModel(self._load.model, self._load.options))
+            process.send(self._load)
             hung = await self._attend(process)
         except asyncio.CancelledError:
             if self._ready_s is None:  # it loads, and does not look at the connection meanwhile
@@ -338,11 +310,16 @@ class Remote:
                 self._become_ready(facts)
             case Failed(fault=fault):
                 self._fault = from_fault(fault)
+            case Disturbed(fault=fault):
+                self.faults.answered(fault)
             case Declined(request_id=request_id, fault=fault):
-                stream = self._streams.pop(request_id, None)
-                if stream is not None:
-                    stream.fail(from_fault(fault))
-                    self._on_end(stream.request)
+                self._decline(request_id, fault)
+
+    def _decline(self, request_id: str, fault: Fault) -> None:
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            stream.fail(from_fault(fault))
+            self._on_end(stream.request)
 
     def _become_ready(self, facts: EngineFacts) -> None:
         if self.status not in (Status.LOADING, Status.RESTARTING):

@@ -28,7 +28,7 @@ from typing import Any
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
-from firsthand.generation.frames import EngineFacts, LoadModel, Look, Pace
+from firsthand.generation.frames import Disturb, EngineFacts, LoadModel, Look, Pace
 from firsthand.generation.listeners import Listeners
 from firsthand.generation.options import (
     Checked,
@@ -38,7 +38,7 @@ from firsthand.generation.options import (
     request_of,
 )
 from firsthand.generation.prompts import Prompts, Source, read_source
-from firsthand.generation.remote import Remote, Watch
+from firsthand.generation.remote import Remote
 from firsthand.generation.report import (
     Memory,
     Report,
@@ -58,6 +58,7 @@ from firsthand.generation.service_values import (
 )
 from firsthand.generation.texts import Texts
 from firsthand.generation.traffic import Traffic
+from firsthand.generation.watch import Watch
 from firsthand.request import Grammar, Request, TokenEvent
 from firsthand.scheduling.limits import check_token_ids
 from firsthand.scheduling.picture import Picture
@@ -90,7 +91,7 @@ class Service:
         self._step_listeners: Listeners[StepFacts] = Listeners()
         self._event_listeners: Listeners[tuple[TokenEvent, ...]] = Listeners()
         self._remote = Remote(
-            LoadModel(str(options.model), options.load),
+            LoadModel(str(options.model), options.load, options.chaos),
             Watch(hang_s=max(options.hang_s, COMPILE_S if options.load.compile else 0.0)),
             options.max_requests,
             on_step=self._on_step,
@@ -150,6 +151,10 @@ class Service:
         """Start an engine again, if there is none (asleep or failed); see `wait_ready`."""
         if self._remote.status is not Status.CLOSED:
             self._remote.start()
+
+    async def disturb(self, name: str, seconds: float, amount: float) -> None:
+        """Put a fault of `faults.py` into the engine. Raises InvalidRequest, EngineUnavailable."""
+        await self._remote.disturb(Disturb(name, seconds, amount))
 
     def tick(self) -> None:
         """To be called about once a second: helper processes that were ended from outside are

@@ -22,7 +22,8 @@ class ServiceOptions:
     """`model` is a name, a path or a hub id; `name` what the service calls it (default: the model
     as given). `chat_template` replaces the model's own. A step loop that is silent for `hang_s`,
     and does not work on a step meanwhile, is taken for hung and replaced.
-    `max_requests` bounds what waits and runs together; one more is refused: CapacityExceeded."""
+    `max_requests` bounds what waits and runs together; one more is refused: CapacityExceeded.
+    `chaos`: faults can be put in."""
 
     model: str | Path
     load: LoadOptions = field(default_factory=LoadOptions)
@@ -30,6 +31,7 @@ class ServiceOptions:
     chat_template: str | None = None
     hang_s: float = 5.0
     max_requests: int = 1040
+    chaos: bool = False
 
 
 class Status(StrEnum):

@@ -10,10 +10,12 @@ Read next: `catalogue.py`.
 | `entry.py` `labels.py` `catalogue.py` | the form of an entry; words; all entries |
 | `instruments.py` | an entry becomes a metric of the library: the only place that makes one |
 | `metrics.py` `log_events.py` | what is counted |
-| `loaded_models.py` `gpus.py` | what is asked at a scrape |
+| `loaded_models.py` `gpus.py` `disk.py` | what is asked at a scrape |
 | `aliases.py` | the same numbers under vLLM's names |
 | `alert_settings.py` `alerts.py` `alert_cases.py` `proving.py` | limits, rules, series, the trial |
 | `routing.py` `received.py` `asking.py` `review.py` | who is told of an alert; what came of it |
+| `snapshot.py` `request_log.py` `gathering.py` `evidence.py` | what is known of a server |
+| `causes.py` `cause_texts.py` `diagnosis.py` | what is likely wrong with it |
 | `dashboards.py` `metrics_page.py` `exports.py` `yaml_text.py` | the files made of all that |
 | `recorder.py` `records.py` `step_ring.py` | the flight recorder: what happened to each request |
 | `record_views.py` `record_trace.py` `kept_failures.py` | a record told, drawn, kept in a file |

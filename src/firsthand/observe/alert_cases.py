@@ -70,7 +70,15 @@ def case_file(settings: AlertSettings) -> dict[str, Any]:
 
 def cases(settings: AlertSettings) -> Iterator[Case]:
     made = _Cases(settings)
-    for part in (made.state, made.errors, made.latency, made.load, made.memory, made.engine):
+    for part in (
+        made.state,
+        made.errors,
+        made.latency,
+        made.load,
+        made.memory,
+        made.engine,
+        made.disk,
+    ):
         yield from part()
     yield from made.records()
 
@@ -161,6 +169,8 @@ class _Cases:
         name, last_s = "FirsthandCacheFull", s.kv_for + s.latency_window
         full, both = self._flat((1 + s.kv_used_ratio) / 2), {**where, "model": MODEL}
         yield Case("full", name, last_s, {used: full, evicted: self._ramp(1)}, both)
+        waits = self._of("firsthand_requests_waiting", model=MODEL, **{"class": "normal"})
+        yield Case("full, and others wait", name, last_s, {used: full, waits: self._flat(2)}, both)
         yield Case("full, nobody hurt", name, last_s, {used: full, evicted: self._ramp(0)}, None)
         most = self._of("firsthand_memory_used_ratio")
         name, limit = "FirsthandMemoryHigh", s.memory_used_ratio
@@ -184,11 +194,11 @@ class _Cases:
         s = self.s
         both = {"job": s.job, "instance": INSTANCE, "model": MODEL}
         age = self._of("firsthand_last_step_age_seconds", model=MODEL)
-        running = self._of("firsthand_requests_running", model=MODEL)
+        waits = self._of("firsthand_admitted_open", model=MODEL)
         name, old = "FirsthandEngineStalled", self._flat(2 * s.step_age)
-        busy = {age: old, running: self._flat(1)}
-        yield Case("no step, and sequences", name, s.step_age_for, busy, both)
-        yield Case("idle", name, s.step_age_for, {age: old, running: self._flat(0)}, None)
+        busy = {age: old, waits: self._flat(1)}
+        yield Case("no step, and requests", name, s.step_age_for, busy, both)
+        yield Case("idle", name, s.step_age_for, {age: old, waits: self._flat(0)}, None)
         for name, metric, window_s in (
             ("FirsthandEngineRestarted", "firsthand_engine_restarts_total", s.restart_window),
             ("FirsthandStepErrors", "firsthand_step_errors_total", s.step_error_window),
@@ -197,6 +207,21 @@ class _Cases:
             yield Case("one more", name, 0, {counted: self._once()}, both)
             yield Case("none", name, 0, {counted: self._flat(3)}, None)
             yield Case("long ago", name, 2 * window_s, {counted: f"0 {self._flat(1)}"}, None)
+
+    def disk(self) -> Iterator[Case]:
+        s, one = self.s, {"job": self.s.job, "instance": INSTANCE}
+        used, limit = self._of("firsthand_disk_used_ratio"), s.disk_used_ratio
+        name, above, below = "FirsthandDiskFull", (1 + limit) / 2, limit * 0.99
+        yield Case("above", name, s.disk_for, {used: self._flat(above)}, one)
+        yield Case("just below", name, s.disk_for, {used: self._flat(below)}, None)
+        cut = {"reason": "stalled"}
+        for name, metric, labels in (
+            ("FirsthandLogLost", "firsthand_log_lines_lost_total", {}),
+            ("FirsthandClientsStalled", "firsthand_connections_cut_total", cut),
+        ):
+            counted = self._of(metric, **labels)
+            yield Case("one more", name, 0, {counted: self._once()}, {**one, **labels})
+            yield Case("none", name, 0, {counted: self._flat(3)}, None)
 
     def records(self) -> Iterator[Case]:
         s = self.s

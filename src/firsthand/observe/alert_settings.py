@@ -65,6 +65,9 @@ class AlertSettings:
     step_age_for: float = 30
     restart_window: float = 600
     step_error_window: float = 300
+    disk_used_ratio: float = 0.95
+    disk_for: float = 60
+    lost_window: float = 300
     # Off: a busy device is a good one. What hurts is the queue, and that has its own alert.
     gpu_utilization: bool = False
     gpu_utilization_ratio: float = 0.95
@@ -74,6 +77,7 @@ class AlertSettings:
     slow_window: float = 300
     log_events: tuple[str, ...] = ("request_cut", "selfcheck_unanswered")  # besides all errors
     log_window: float = 300
+    stalled_window: float = 300
     # Webhooks
     phone_url: str = "http://127.0.0.1:9095/P0"
     message_url: str = "http://127.0.0.1:9095/P1"

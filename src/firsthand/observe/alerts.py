@@ -172,6 +172,7 @@ def _p1(s: AlertSettings) -> Iterator[Rule]:
     yield from _load(s)
     yield from _memory(s)
     yield from _engine(s)
+    yield from _disk(s)
 
 
 def _load(s: AlertSettings) -> Iterator[Rule]:
@@ -212,14 +213,16 @@ def _memory(s: AlertSettings) -> Iterator[Rule]:
     window = duration(s.latency_window)
     used = series("firsthand_kv_blocks_used_ratio", job=s.job)
     evicted = f"rate({series('firsthand_preemptions', job=s.job, reason='memory')}[{window}])"
+    waiting = series("firsthand_requests_waiting", job=s.job)
     yield Rule(
         "FirsthandCacheFull",
         "P1",
-        f"{used} > {s.kv_used_ratio:g} and on (job, instance, model) {evicted} > 0",
+        f"{used} > {s.kv_used_ratio:g} and on (job, instance, model)"
+        f" ({evicted} > 0 or sum by (job, instance, model) ({waiting}) > 0)",
         s.kv_for,
         "FH-008",
-        "The KV cache is full: sequences are put back and computed again",
-        "KV 缓存已满：序列被换出并重新计算",
+        "The KV cache is full: sequences wait for room, or are put back and computed again",
+        "KV 缓存已满：序列在等待空间，或被换出并重新计算",
     )
     yield Rule(
         "FirsthandMemoryHigh",
@@ -256,15 +259,16 @@ def _memory(s: AlertSettings) -> Iterator[Rule]:
 
 def _engine(s: AlertSettings) -> Iterator[Rule]:
     age = series("firsthand_last_step_age_seconds", job=s.job)
-    running = series("firsthand_requests_running", job=s.job)
+    # The engine's own count is of its last step: of what came since, it knows nothing.
+    waits = series("firsthand_admitted_open", job=s.job)
     yield Rule(
         "FirsthandEngineStalled",
         "P1",
-        f"{age} > {s.step_age:g} and on (job, instance, model) {running} > 0",
+        f"{age} > {s.step_age:g} and on (job, instance, model) {waits} > 0",
         s.step_age_for,
         "FH-010",
-        f"The engine has made no step for {s.step_age:g} s, although sequences run",
-        f"有序列在运行，但引擎已 {s.step_age:g} 秒没有推进",
+        f"The engine has made no step for {s.step_age:g} s, although requests are open",
+        f"有未完成的请求，但引擎已 {s.step_age:g} 秒没有推进",
     )
     restarts = series("firsthand_engine_restarts", job=s.job)
     yield Rule(
@@ -285,6 +289,28 @@ def _engine(s: AlertSettings) -> Iterator[Rule]:
         "FH-012",
         "Steps of the engine fail",
         "引擎的计算步骤失败",
+    )
+
+
+def _disk(s: AlertSettings) -> Iterator[Rule]:
+    yield Rule(
+        "FirsthandDiskFull",
+        "P1",
+        f"{series('firsthand_disk_used_ratio', job=s.job)} > {s.disk_used_ratio:g}",
+        s.disk_for,
+        "FH-014",
+        f"Over {s.disk_used_ratio:.3g} of the disk is used",
+        f"磁盘使用率超过 {s.disk_used_ratio:.3g}",
+    )
+    lost = series("firsthand_log_lines_lost", job=s.job)
+    yield Rule(
+        "FirsthandLogLost",
+        "P1",
+        f"increase({lost}[{duration(s.lost_window)}]) > 0",
+        0,
+        "FH-014",
+        "Lines of the log cannot be written",
+        "日志无法写入",
     )
 
 
@@ -316,4 +342,14 @@ def _p2(s: AlertSettings) -> Iterator[Rule]:
         "FH-013",
         "An error, or an event that is watched for, stands in the log",
         "日志中出现错误或受关注的事件",
+    )
+    cut = series("firsthand_connections_cut", job=s.job, reason="stalled")
+    yield Rule(
+        "FirsthandClientsStalled",
+        "P2",
+        f"increase({cut}[{duration(s.stalled_window)}]) > 0",
+        0,
+        "FH-015",
+        "Clients read too slowly, and were cut off",
+        "客户端读取太慢，连接已被切断",
     )

@@ -344,6 +344,12 @@ STATE = Section(
             Label("event", "its stable name; `other` for a line that has none", LOG_EVENTS),
             Label("level", "of the line", LOG_LEVELS),
         ),
+        _counter("firsthand_log_lines_lost", "lines", "Lines of the log that could not be written"),
+        _gauge(
+            "firsthand_disk_used_ratio",
+            "ratio",
+            "Used part of the disk with Firsthand's files, 0 … 1",
+        ),
         _gauge(
             "firsthand_model_info",
             "",

@@ -22,7 +22,7 @@ OTHER_EVENT = "other"
 LOG_LEVELS = ("warning", "error")
 # Those of the log that can be a warning or an error.
 LOG_EVENTS = (
-    *("context_lowered", "degradation", "golden_unknown", "model_failed", "no_tls"),
+    *("chaos", "context_lowered", "degradation", "golden_unknown", "model_failed", "no_tls"),
     *("reload_refused",),
     *("request", "request_cut", "request_ended", "selfcheck_unanswered", "selfcheck_wrong"),
     *("stopped", OTHER_EVENT),

@@ -20,12 +20,17 @@ class LogEvents(logging.Handler):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(logging.WARNING)
         lines = counter("firsthand_log_events", registry)
+        self._lost = counter("firsthand_log_lines_lost", registry)
         # There from the start: of a counter that begins with its first event no increase is seen.
         self._lines = {
             (event, level): lines.labels(event, level)
             for event in LOG_EVENTS
             for level in LOG_LEVELS
         }
+
+    def lost(self) -> None:
+        """A line could not be written."""
+        self._lost.inc()
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = getattr(record, "facts", None)

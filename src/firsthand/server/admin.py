@@ -8,6 +8,7 @@ Read next: `verbs.py`, which carries them out.
     … /firsthand/admin/reload   /sleep?model=NAME   /wake_up?model=NAME   /ps
     … /firsthand/admin/loglevel?level=debug
     … /firsthand/admin/requests?limit=20   /request?id=ID
+    … /firsthand/admin/chaos?fault=slow&amount=200&seconds=60
 """
 
 from __future__ import annotations

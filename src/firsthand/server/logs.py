@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -140,8 +140,18 @@ def _level(scope: Mapping[str, Any], status: int) -> int:
 class Quiet(logging.StreamHandler[TextIO]):
     """A line that cannot be written is dropped: the server serves on when its log is full."""
 
+    on_lost: Callable[[], None] | None = None
+
     def handleError(self, record: logging.LogRecord) -> None:
-        pass
+        if self.on_lost is not None:
+            self.on_lost()
+
+
+def tell_lost(on_lost: Callable[[], None] | None) -> None:
+    """Call it for each line that cannot be written, from now on."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, Quiet):
+            handler.on_lost = on_lost
 
 
 class JsonFormatter(logging.Formatter):

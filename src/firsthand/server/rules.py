@@ -89,6 +89,7 @@ def registry_entry(settings: Settings, entry: ModelEntry) -> RegistryEntry:
         name=next(iter(settings.served_model_name), entry.called),
         chat_template=template,
         max_requests=bounds_of(own, 4096).num_places + 16,
+        chaos=settings.chaos,
     )
     return RegistryEntry(
         service,

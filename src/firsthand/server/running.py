@@ -27,11 +27,13 @@ from typing import Any
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
+from firsthand.config import read_environment
 from firsthand.errors import FirsthandError
 from firsthand.generation.member import Member
 from firsthand.generation.registry import Registry
 from firsthand.generation.service import Service
 from firsthand.memory.machine import used_share
+from firsthand.observe.disk import DiskRoom
 from firsthand.observe.gpus import find_gpus
 from firsthand.observe.loaded_models import LoadedModels
 from firsthand.observe.log_events import LogEvents
@@ -39,6 +41,7 @@ from firsthand.observe.metrics import Metrics
 from firsthand.observe.trace_context import given_trace
 from firsthand.server.admin import AdminApp
 from firsthand.server.app import build_app
+from firsthand.server.chaos import Chaos
 from firsthand.server.configured import Configured, changed
 from firsthand.server.ending import Ends, ends_of
 from firsthand.server.entrance import Entrance
@@ -58,9 +61,9 @@ from firsthand.server.listening import (
     remove_sockets,
     uvicorn_config,
 )
-from firsthand.server.logs import set_level, tell
+from firsthand.server.logs import set_level, tell, tell_lost
 from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
-from firsthand.server.selfcheck import SelfAnswer, SelfCheck
+from firsthand.server.selfcheck import selfcheck_of
 from firsthand.server.settings import MAX_BODY_BYTES, Settings
 from firsthand.server.sse import StreamSettings
 from firsthand.server.verbs import Verbs
@@ -224,9 +227,9 @@ async def serve_until_end(
     servers = [(public, listeners)]
     if admin is not None:
         drain = partial(running.begin_drain, "admin")
-        verbs = Verbs(
-            running.registry, running.ends.recorder, running.gate.clock, drain, running.reload
-        )
+        chaos = Chaos(settings.chaos)
+        told = (running.registry, running.ends.recorder, running.gate.clock)
+        verbs = Verbs(*told, drain, running.reload, chaos)
         app = AdminApp(verbs.table())
         servers.append(
             (listener_of(uvicorn_config(settings, app, None), settings.receive_timeout), [admin])
@@ -246,7 +249,7 @@ def assemble(
     settings, members = configured.settings, registry.members
     clock = members[0].service.clock
     gate = Gate(bounds_of(settings, 0), clock, random.random)
-    selfchecks = {one.name: _selfcheck(one, clock, settings) for one in members}
+    selfchecks = {one.name: selfcheck_of(one, clock, settings) for one in members}
     running: list[Serving] = []
     lifecycle = Lifecycle(
         gate,
@@ -296,6 +299,7 @@ def assemble(
     gpus = find_gpus() if settings.device != "cpu" else None
     for collector in (own, LoadedModels(registry), *((gpus,) if gpus else ())):
         metrics.registry.register(collector)
+    metrics.registry.register(DiskRoom(read_environment().home))
     running.append(
         Serving(
             configured, reread, registry, gate, guard, lifecycle, peers, stopping, metrics, ends
@@ -318,18 +322,11 @@ def _by_name(registry: Registry, settings: Settings) -> tuple[dict[str, Service]
     return services, adapters
 
 
-def _selfcheck(member: Member, clock: Callable[[], float], settings: Settings) -> SelfCheck:
-    def loads() -> int | None:
-        return member.num_loads if member.answers else None
-
-    answer = SelfAnswer(member.service)
-    return SelfCheck(None, answer, clock, settings.selfcheck_interval, loads=loads)
-
-
 async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) -> int:
     loop = asyncio.get_running_loop()
     lines = LogEvents(running.metrics.registry)
     logging.getLogger().addHandler(lines)
+    tell_lost(lines.lost)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, running.on_signal, number)
     serving = [asyncio.ensure_future(server.serve(sockets)) for server, sockets in servers]
@@ -346,6 +343,7 @@ async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) ->
         return await _end(running, [server for server, _ in servers])
     finally:
         logging.getLogger().removeHandler(lines)
+        tell_lost(None)
         for server, _ in servers:
             server.should_exit = server.force_exit = True
         for task in (*helpers, ready, stopping):

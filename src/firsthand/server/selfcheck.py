@@ -18,9 +18,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from firsthand.errors import FirsthandError
 from firsthand.generation.golden import golden_key, read_golden
 from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.member import Member
 from firsthand.generation.service import Service
 from firsthand.server.health import Check
 from firsthand.server.logs import tell
+from firsthand.server.settings import Settings
 from firsthand.values import dataclass
 
 TENANT = "selfcheck"
@@ -126,6 +128,14 @@ class SelfAnswer:
             },
         )
         return (await stream.completions())[0].token_ids
+
+
+def selfcheck_of(member: Member, clock: Callable[[], float], settings: Settings) -> SelfCheck:
+    def loads() -> int | None:
+        return member.num_loads if member.answers else None
+
+    answer = SelfAnswer(member.service)
+    return SelfCheck(None, answer, clock, settings.selfcheck_interval, loads=loads)
 
 
 def _find(model: str, options: LoadOptions) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -278,8 +278,11 @@ class Settings:
     # Operation
     admin_socket: Annotated[
         Path | None,
-        About(File(), "A Unix socket for drain, reload, sleep, wake_up, ps; default: none."),
+        About(File(), "A Unix socket for drain, reload, sleep, wake_up, ps, chaos; default: none."),
     ] = None
+    chaos: Annotated[bool, About(Switch(), "Let `firsthand chaos` put faults in, for a drill.")] = (
+        False
+    )
     selfcheck_interval: Annotated[
         float, About(Seconds(0, 86400), "Between two self-checks with golden tokens; 0: never.")
     ] = 60.0

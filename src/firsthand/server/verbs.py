@@ -4,8 +4,8 @@ Owns: each verb, and its answer.
 May not know: the socket they come by (`admin.py`).
 Read next: `admin.py`, `running.py`.
 
-`sleep`, `wake_up` and `ps` take `model=NAME`; without it they mean all models. `requests` and
-`request` show those of all keys.
+`sleep`, `wake_up`, `ps` and `chaos` take `model=NAME`; without it they mean all models. `requests`
+and `request` show those of all keys.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from firsthand.generation.registry import Registry
 from firsthand.observe.record_views import summary
 from firsthand.observe.recorder import Recorder
 from firsthand.server.admin import Verb
+from firsthand.server.chaos import Chaos
 from firsthand.server.entrance import describe
 from firsthand.server.logs import LEVELS, set_level
 from firsthand.server.routes.requests import limit_of, told_of
@@ -35,12 +36,13 @@ class Verbs:
     clock: Callable[[], float]
     begin_drain: Callable[[], int]
     reload_settings: Callable[[], dict[str, Any]]
+    faults: Chaos
 
     def table(self) -> dict[str, Verb]:
         """Each by its name."""
         found = (
             *(self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel),
-            *(self.requests, self.request),
+            *(self.requests, self.request, self.chaos),
         )
         return {verb.__name__: verb for verb in found}
 
@@ -81,6 +83,16 @@ class Verbs:
 
     async def request(self, id: str = "") -> dict[str, Any]:
         return told_of(self.recorder, id)
+
+    async def chaos(
+        self,
+        fault: str = "",
+        seconds: str | None = None,
+        amount: str | None = None,
+        unit: str | None = None,
+        model: str | None = None,
+    ) -> dict[str, Any]:
+        return await self.faults.begin(self._meant(model), fault, seconds, amount, unit)
 
     def _meant(self, name: str | None) -> list[Member]:
         return self.registry.members if name is None else [self.registry.member(name)]

@@ -91,6 +91,23 @@ def pull_hub(
     return path
 
 
+def hub_bytes(hub_id: HubId, env: Environment, client: Client | None = None) -> int:
+    """The files that `pull_hub` would bring, together; no file of weights is fetched."""
+    if client is None:
+        client = Client(env.hf_endpoint, env.hf_token)
+    commit, names = _list_files(client, hub_id)
+    wanted = choose_files(names, hub_id)
+    pull = _Pull(client, hub_id, commit, env.hf_cache, repo_folder(hub_id, env), lambda _: None)
+    if INDEX in wanted:
+        shards = get_json(client, _file_url(pull, INDEX))
+        try:
+            found = set(map(str, shards["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DownloadFailed(f"{hub_id}: {INDEX} has no weight_map") from error
+        wanted += [name for name in names if name in found]
+    return sum(_look_up(pull, name).num_bytes for name in dict.fromkeys(wanted))
+
+
 def choose_files(names: list[str], hub_id: HubId) -> list[str]:
     """The files of a repository that are the model. An index stands for the shards it names."""
     for name in names:

@@ -1,0 +1,152 @@
+"""The commands to ask before a model is used: check (will it fit, how fast) and preflight (go?).
+
+Owns: their options, how items and estimates are shown, what they mean for the exit code.
+May not know: what is asked, how an estimate is made.
+Read next: `../preflight/`, `../measure/forecast.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from firsthand.cli import options
+from firsthand.cli.check import RESULTS
+from firsthand.cli.output import (
+    CHECK_FAILED,
+    NO_MEMORY,
+    in_bytes,
+    print_json,
+    print_table,
+    reported,
+    say,
+)
+
+SHOWN = ("ITEM", "RESULT", "MS", "SEEN")
+
+
+def check(
+    model: options.Model,
+    max_sequences: Annotated[
+        int | None, typer.Option(help="Sequences at once; default: as many as fit, up to 16.")
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say whether a model will fit, and how fast it can be, before it is fetched or loaded."""
+    with reported(as_json):
+        from firsthand.generation.load_options import LoadOptions
+        from firsthand.measure.forecast import forecast
+        from firsthand.observe.alert_settings import AlertSettings
+        from firsthand.preflight.items import run
+        from firsthand.preflight.on_disk import OnDisk
+
+        wanted = LoadOptions(**options.load_keywords(loading), max_sequences=max_sequences)
+        found = forecast(model, wanted)
+        outcomes = []
+        if found.is_here:
+            for one in run(OnDisk(model, wanted, None, AlertSettings()).of_model()):
+                outcomes.append(one)
+                say(f"{one.name}: {RESULTS[one.passed]}, {one.seen}")
+        good = all(one.passed is not False for one in outcomes)
+        if as_json:
+            items = [one.to_dict() for one in outcomes]
+            print_json({"model": model, "fits": found.fits, **found.to_dict(), "items": items})
+        else:
+            for line in found.lines(in_bytes):
+                print(line)
+            _print_todo(outcomes)
+        if not found.fits:
+            raise typer.Exit(NO_MEMORY)
+        if not good:
+            raise typer.Exit(CHECK_FAILED)
+
+
+def preflight(
+    model: options.Model,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The server's settings; default: none."),
+    ] = None,
+    alerts: Annotated[
+        Path | None,
+        typer.Option("--alerts", metavar="FILE", help="Limits of the alerts; default: their own."),
+    ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the outcome as JUnit, too; default: no."),
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run the checklist of a deployment; the exit code says whether to go."""
+    with reported(as_json):
+        from firsthand.preflight import items as checklist
+
+        outcomes = []
+        for one in checklist.run(_items(model, config, alerts, loading)):
+            outcomes.append(one)
+            say(f"{one.name}: {RESULTS[one.passed]}")
+        go = all(one.passed is not False for one in outcomes)
+        if junit is not None:
+            junit.write_text(checklist.junit(outcomes), encoding="utf-8")
+        if as_json:
+            print_json({"model": model, "go": go, "items": [one.to_dict() for one in outcomes]})
+        else:
+            print_table(
+                SHOWN, [(o.name, RESULTS[o.passed], f"{o.ms:.0f}", o.seen) for o in outcomes]
+            )
+            _print_todo(outcomes)
+            print("go" if go else "no go")
+        if not go:
+            raise typer.Exit(CHECK_FAILED)
+
+
+def _items(
+    model: str, config: Path | None, alerts: Path | None, loading: options.Loading
+) -> Iterator[Any]:
+    """In order; what an item needs is there only until the last one that needs it."""
+    from tempfile import TemporaryDirectory
+
+    from firsthand.cli.serve import read
+    from firsthand.generation.load_options import LoadOptions
+    from firsthand.observe.alert_settings import read_alert_settings
+    from firsthand.preflight.loaded import Loaded
+    from firsthand.preflight.on_disk import OnDisk
+    from firsthand.preflight.served import Served
+    from firsthand.preflight.server import started
+
+    wanted = LoadOptions(**options.load_keywords(loading))
+    settings = None if config is None else read(config, {"model": [model]}).settings
+    on_disk = OnDisk(model, wanted, settings, read_alert_settings(alerts))
+    yield from on_disk.of_model()
+    yield from on_disk.of_machine()
+    with closing(Loaded(model, wanted)) as loaded:
+        yield from loaded.items()
+    with TemporaryDirectory() as folder, started(model, _flags(loading), Path(folder)) as server:
+        yield from Served(server, on_disk.sha256()).items()
+
+
+def _flags(loading: options.Loading) -> list[str]:
+    """How the model is held, in the words of `serve`."""
+    given = {
+        "executor": loading.executor,
+        "device": loading.device,
+        "quantization": loading.quantization,
+        "threads": loading.threads,
+        "max-model-len": loading.max_context,
+        "kv-cache-dtype": loading.kv_dtype,
+        "block-size": loading.block_size,
+        "memory-limit": loading.memory_limit,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def _print_todo(outcomes: list[Any]) -> None:
+    for one in outcomes:
+        if one.passed is False:
+            print(f"{one.name}: {one.seen}\n  next: {one.todo}")
