@@ -64,6 +64,7 @@ def test_a_reply_expires() -> None:
     replies.begin("t", "k", b"f", 0.0)
     replies.keep("t", "k", REPLY, 5.0)
     assert replies.begin("t", "k", b"f", 14.9) == REPLY
+    assert replies.expires_in_s("t", "k", 14.5) == 0.5
     assert replies.begin("t", "k", b"other", 15.0) is None
 
 
@@ -157,14 +158,17 @@ def recorded(*messages: MutableMapping[str, Any], max_bytes: int = 1000) -> Repl
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    recorder = ReplyCopy(send, max_bytes)
+    recorder = ReplyCopy(send, max_bytes, 60.0)
 
     async def run() -> None:
         for message in messages:
             await recorder(message)
 
     asyncio.run(run())
-    assert sent == list(messages)
+    for one, message in zip(sent, messages, strict=True):
+        told = (b"idempotency-expires-in", b"60") in one.get("headers", ())
+        assert told is (200 <= message.get("status", 0) < 300)  # else nothing is kept
+        assert told or one == message
     return recorder
 
 

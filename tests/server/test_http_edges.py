@@ -8,11 +8,13 @@ Read next: `test_guard_http.py`.
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.server.fakes import Script
 from tests.server.guarded import AUTH, CHAT, Guarded, drain, guarded, post, statuses
 
 PATH = "/v1/chat/completions"
@@ -184,3 +186,63 @@ def wait_for(true: Callable[[], bool], limit_s: float = 40.0) -> None:
     while not true():
         assert time.perf_counter() < until_s
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "X-Request-Deadline-Ms: 5\r\nX-Request-Deadline-Ms: 9000\r\n",
+        "X-Priority: urgent\r\nX-Priority: background\r\n",
+        "Content-Type: application/json\r\n",
+        AUTH,
+        "X-Api-Key: a\r\nX-Api-Key: a\r\n",
+    ],
+)
+def test_a_header_that_decides_stands_there_once(server: Guarded, headers: str) -> None:
+    status, answer = server.post(PATH, CHAT, AUTH + headers)
+    name = headers.partition(":")[0]
+    assert (status, code(answer)) == (400, "invalid_request")
+    assert f'"{name}"'.encode() in answer
+
+
+@pytest.mark.parametrize(
+    ("expects", "status"),
+    [("100-continue", 200), ("100-Continue", 200), ("200-ok", 417), ("", 417)],
+)
+def test_what_is_expected_is_met_or_refused(server: Guarded, expects: str, status: int) -> None:
+    answer = server.post(PATH, CHAT, AUTH + f"Expect: {expects}\r\n")[1]
+    assert statuses(answer)[-1] == status
+    assert (code(answer) == "expectation_failed") if status == 417 else True
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_path_has_a_bound(server: Guarded, whole: bool) -> None:
+    """With its query, and it counts as part of the head; also before its end is there."""
+    path = "/" + "a" * 40_000
+    end = " HTTP/1.1\r\nHost: localhost\r\n\r\n" if whole else ""
+    answer = server.exchange(f"GET {path}{end}".encode())
+    assert (statuses(answer), code(answer)) == ([414], "uri_too_long")
+    if whole:
+        query = "?" + "a" * 20_000
+        assert server.get("/health" + query + "a" * 20_000)[0] == 414
+        assert server.get("/health" + query, f"X: {'a' * 20_000}\r\n")[0] == 431
+
+
+def test_a_web_socket_costs_one_line_of_the_log(
+    server: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\n"
+    answer = server.exchange(f"GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
+    assert (statuses(answer), code(answer)) == ([400], "invalid_request")
+    assert not [one for one in caplog.records if one.name.startswith("uvicorn")]
+
+
+def test_a_client_that_will_say_no_more_is_gone() -> None:
+    """One that has closed looks the same, and its work must not go on."""
+    with (
+        guarded(Script(endless=True, pause_s=0.01)) as server,
+        server.connect() as opened,
+    ):
+        opened.sendall(post(PATH, CHAT))
+        opened.shutdown(socket.SHUT_WR)
+        assert drain(opened) == b""

@@ -23,16 +23,17 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from firsthand.server.guard.incoming import IncomingLimits
+from firsthand.server.guard.incoming import IncomingLimits, target_too_long
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import note_outcome
 from firsthand.values import dataclass
 
-REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
-REASONS |= {503: "Service Unavailable"}
+REASONS = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long"}
+REASONS |= {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 LINGER_S = 5.0
 LINGER_BYTES = 64 << 20
 MOST_LINGERING = 64  # of those that are one too many
+MOST_METHOD_BYTES = 32
 BODY_OVERHEAD = 16  # bytes of framing for each byte of a body, beyond those a head may have
 
 
@@ -73,6 +74,7 @@ class Connection(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the head that is not whole yet
         self._seen: object = None  # the cycle of the last head that was
+        self.url = b""  # as far as it came
         self._in_request = False  # a head was whole, its body is not yet
         self._body_bytes = self._framed_bytes = 0  # of that body: what it is, what came
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -116,7 +118,10 @@ class Connection(HttpToolsProtocol):
         elif self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
             if self._head_bytes > self._peers.limits.max_header_bytes:
-                self._refuse(Refused(431, "the head is too large", "headers_too_large"))
+                refused = Refused(431, "the head is too large", "headers_too_large")
+                if self._head_bytes - len(self.url) < MOST_METHOD_BYTES:  # it is all path yet
+                    refused = target_too_long(self._peers.limits)
+                self._refuse(refused)
             elif self._head_timer is None:
                 self._start_timer()
 
@@ -167,6 +172,9 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._peers.num_malformed += 1
         self._refuse(Refused(400, "the request is not valid HTTP/1.1", "invalid_request"))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The refusal has its line of the log; that no library was found is nobody's fault."""
 
     def _start_timer(self) -> None:
         seconds = self._peers.limits.receive_timeout_s

@@ -76,6 +76,10 @@ class Replies:
         self._entries[tenant, key] = _Entry(fingerprint, float("inf"))
         return None
 
+    def expires_in_s(self, tenant: str, key: str, now: float) -> float:
+        """Of a reply that is kept."""
+        return self._entries[tenant, key].expires_s - now
+
     def keep(self, tenant: str, key: str, reply: Reply, now: float) -> None:
         entry = self._entries.pop((tenant, key))
         if reply.num_bytes > self.max_reply_bytes:

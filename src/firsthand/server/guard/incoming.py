@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from firsthand.server.guard.refusal import Refused
+from firsthand.server.headers import DEADLINE
 from firsthand.server.locating import NUMBER_DIGITS, steps_to_fault, written
 from firsthand.values import dataclass
 
@@ -26,6 +27,8 @@ _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _LONGEST_NUMBER = re.compile(rb"[0-9]{%d}" % NUMBER_DIGITS)
 
 
+# Of two, another program might go by the other one.
+SINGLE = ("Authorization", "Content-Type", "X-Api-Key", "X-Priority", DEADLINE)
 SMALL_BODY_BYTES = 64 << 10  # of one that nobody wants: it is there already, or nearly
 
 
@@ -43,10 +46,14 @@ class Disconnected(Exception):
     """The client is gone before its request was whole; nobody is to be answered."""
 
 
-def check_head(method: str, http_version: str, headers: Headers, limits: IncomingLimits) -> None:
-    """Raises Refused: too many or too large headers, or a framing that another program could read
-    in another way."""
-    num_bytes = sum(len(name) + len(value) + 4 for name, value in headers)
+def check_head(
+    target_bytes: int, http_version: str, headers: Headers, limits: IncomingLimits
+) -> None:
+    """Raises Refused: too long a path, too many or too large headers, or what another program could
+    read in another way. `target_bytes`: of the path with its query."""
+    if target_bytes > limits.max_header_bytes:
+        raise target_too_long(limits)
+    num_bytes = target_bytes + sum(len(name) + len(value) + 4 for name, value in headers)
     if len(headers) > limits.max_headers or num_bytes > limits.max_header_bytes:
         message = f"at most {limits.max_headers} headers of {limits.max_header_bytes} bytes in all"
         raise Refused(431, message, "headers_too_large", close=True)
@@ -83,14 +90,26 @@ def check_head(method: str, http_version: str, headers: Headers, limits: Incomin
             "a body has one length",
         ),
         (b"upgrade" in named, "Upgrade", "no other protocol is spoken here"),
+        *(
+            (len(named.get(name.lower().encode(), ())) > 1, name, f"{name} is given twice")
+            for name in SINGLE
+        ),
     )
     for found, header, message in faults:
         if found:
             raise Refused(400, message, "invalid_request", header, close=True)
+    if any(value.lower() != b"100-continue" for value in named.get(b"expect", ())):
+        message = "the only expectation that is met is 100-continue"
+        raise Refused(417, message, "expectation_failed", "Expect", close=True)
     coding = named.get(b"content-encoding", [b"identity"])
     if coding != [b"identity"]:
         message = "the body must not be compressed"
         raise Refused(415, message, "unsupported_media_type", "Content-Encoding", close=True)
+
+
+def target_too_long(limits: IncomingLimits) -> Refused:
+    message = f"a path has at most {limits.max_header_bytes} bytes"
+    return Refused(414, message, "uri_too_long", close=True)
 
 
 def _is_host(given: bytes) -> bool:

@@ -123,7 +123,8 @@ class Guard:
 
     async def _guarded(self, scope: Scope, receive: Receive, answer: Answer, call: Call) -> None:
         rules, headers, method = self.rules, scope["headers"], scope["method"]
-        check_head(method, scope["http_version"], headers, rules.limits)
+        target_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        check_head(target_bytes, scope["http_version"], headers, rules.limits)
         take_prefix_once(scope)
         path = route_path(scope)
         call.caller = rules.access.caller(method, path, headers)
@@ -154,15 +155,15 @@ class Guard:
         )
         tenant = call.caller.tenant
         kept = self.replies.begin(tenant, key, same, self.gate.clock())
-        answer.headers.append(("idempotency-expires-in", f"{self.replies.ttl_s:.0f}"))
         if kept is not None:
             call.replayed = True
-            await play(kept, answer)
+            await play(kept, answer, self.replies.expires_in_s(tenant, key, self.gate.clock()))
             return
         claim = Claim(self.replies, tenant, key)
         copy = ReplyCopy(
             answer,
             self.replies.max_reply_bytes,
+            self.replies.ttl_s,
             lambda: claim.settle(copy.reply(), self.gate.clock()),
         )
         try:

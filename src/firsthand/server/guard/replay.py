@@ -8,6 +8,7 @@ Read next: `idempotency.py`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import field
 from typing import Any
@@ -40,6 +41,7 @@ class ReplyCopy:
 
     send: Send
     max_bytes: int
+    ttl_s: float  # for which a reply is kept
     whole: Callable[[], None] = lambda: None
     status: int = 0
     complete: bool = False
@@ -52,6 +54,8 @@ class ReplyCopy:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._headers = tuple((bytes(n), bytes(v)) for n, v in message["headers"])
+            if self._succeeds:
+                message = {**message, "headers": [*self._headers, _expires_in(self.ttl_s)]}
         else:
             self._note(bytes(message.get("body", b"")))
             self.complete = not message.get("more_body", False)
@@ -69,9 +73,13 @@ class ReplyCopy:
         elif chunk:
             self._chunks.append(chunk)
 
+    @property
+    def _succeeds(self) -> bool:
+        return 200 <= self.status < 300
+
     def reply(self) -> Reply | None:
         """None: not whole, not a success, or too large."""
-        if not self.complete or self._failed or not 200 <= self.status < 300:
+        if not self.complete or self._failed or not self._succeeds:
             return None
         kept = tuple(pair for pair in self._headers if pair[0].lower() not in _NOT_KEPT)
         return Reply(self.status, kept, tuple(self._chunks))
@@ -97,11 +105,15 @@ class Claim:
             self.replies.keep(self.tenant, self.key, reply, now)
 
 
-async def play(reply: Reply, send: Send) -> None:
+def _expires_in(seconds: float) -> tuple[bytes, bytes]:
+    return b"idempotency-expires-in", b"%d" % max(0, math.ceil(seconds))
+
+
+async def play(reply: Reply, send: Send, expires_in_s: float) -> None:
     start: Message = {
         "type": "http.response.start",
         "status": reply.status,
-        "headers": [*reply.headers, REPLAYED],
+        "headers": [*reply.headers, REPLAYED, _expires_in(expires_in_s)],
     }
     await send(start)
     for chunk in reply.chunks:
