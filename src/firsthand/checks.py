@@ -1,7 +1,7 @@
 """The questions that many values are asked before they are used.
 
-Owns: what counts as an integer, a number, one of a few words; the wording of the refusal,
-also of a value whose size nobody has checked.
+Owns: what counts as an integer, a number, one of a few words, or a slip for one; the wording of the
+refusal, also of a value whose size nobody has checked.
 May not know: any other module but `errors`.
 Read next: `request.py`, which asks most of them.
 
@@ -11,10 +11,26 @@ A bool is never a number here, although Python counts it as one: `top_k=True` is
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import TypeGuard
 
 from firsthand.errors import InvalidRequest
+
+NEAR = 0.72  # of difflib's ratio
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one that was probably meant: with two letters swapped, or with most of its letters."""
+    names = list(known)
+    swapped = [name for name in names if sorted(name) == sorted(word)]
+    return next(iter(swapped or get_close_matches(word, names, n=1, cutoff=NEAR)), None)
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """The end of a refusal: what was probably meant, as it is written in files."""
+    near = nearest(word, known)
+    return "" if near is None else f"; did you mean {near.replace('_', '-')}?"
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -116,7 +116,8 @@ def test_g_23_a_drain_waits_for_what_runs_and_takes_nothing_new() -> None:
             assert not waiting.done()
             assert house.refusal().code == "draining"
             ticket.close()
-        return await asyncio.wait_for(waiting, 1)
+        await asyncio.wait_for(waiting, 1)
+        return house.life.cut_ids
 
     assert asyncio.run(run()) == []
 
@@ -128,9 +129,25 @@ def test_what_is_cut_at_the_limit_is_named() -> None:
     async def run() -> list[str]:
         house.life.begin_drain("test")
         house.now += 5.0
-        return await asyncio.wait_for(house.life.drained(), 1)
+        await asyncio.wait_for(house.life.drained(), 1)
+        return house.life.cut_ids
 
     assert asyncio.run(run()) == ["slow"]
+
+
+def test_ops_5_what_a_second_signal_cut_is_counted_once() -> None:
+    """Its stream is gone from the gate by the time the drain looks again."""
+    house = House(limit_s=100.0)
+    ticket = house.gate.admit(Call("cut", Caller(), house.now), [WORK])[0]
+
+    async def run() -> None:
+        house.life.begin_drain("test")
+        house.life.end_patience()
+        ticket.close()
+        await asyncio.wait_for(house.life.drained(), 1)
+
+    asyncio.run(run())
+    assert house.life.cut_ids == ["cut"]
 
 
 def test_a_full_queue_is_not_ready() -> None:
@@ -435,6 +452,8 @@ def test_ops_5_a_second_signal_ends_at_once(
             assert server.process.poll() is None
             code, took_s = server.end(second, 20)
             texts = [answer.read().decode() for answer in answers]
+        cut = {line["request_id"] for line in server.told("request_cut")}
+        assert {line["num_cut"] for line in server.events() if "num_cut" in line} <= {len(cut)}
         assert (code, took_s < 2) == (130, True), (took_s, server.log.read_text())
     assert all('"code":"draining"' in text and "[DONE]" not in text for text in texts)
     assert server.told("request_cut")

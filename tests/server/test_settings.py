@@ -177,6 +177,15 @@ def test_a_misspelt_variable_is_named() -> None:
         read(variables={"FIRSTHAND_API_KEY_FILES": "x"})
 
 
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [("PROT", "PORT"), ("UDS_", "UDS"), ("USD", "UDS"), ("MAX_NUM_SEQ", "MAX_NUM_SEQS")],
+)
+def test_a_slip_in_a_variable_is_as_near_as_one_in_a_key(slip: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"did you mean FIRSTHAND_{meant}"):
+        read(variables={f"FIRSTHAND_{slip}": "1"})
+
+
 def test_variables_of_others_are_left_alone() -> None:
     """A service that is called `firsthand` gives each container these."""
     injected = {
@@ -189,6 +198,7 @@ def test_variables_of_others_are_left_alone() -> None:
         "FIRSTHAND_PORT_8000_TCP_PORT": "8000",
         "FIRSTHAND_PORT_8000_TCP_PROTO": "tcp",
         "FIRSTHAND_HOME": "/x",
+        "FIRSTHAND_TEST_MODEL": "/x",
         "PATH": "/bin",
     }
     assert read(variables=injected).settings == Settings()

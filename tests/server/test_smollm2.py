@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import ServiceOptions
 from firsthand.text.tool_calls import ToolFormat
 from tests.server.conftest import Live, live_server
+from tests.server.processes import started
 
 pytestmark = [pytest.mark.native, pytest.mark.model]
 
@@ -90,3 +92,17 @@ def test_it_calls_a_tool_that_is_required(smollm2: Live) -> None:
     (call,) = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert "Paris" in json.loads(call.function.arguments)["city"]
+
+
+@pytest.mark.slow
+def test_a_packed_form_that_cannot_be_kept_is_one_line(smollm2_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    variables = {"FIRSTHAND_HOME": str(tmp_path / "file"), "FIRSTHAND_PACK_CACHE": "1"}
+    with started(tmp_path, smollm2_path, **variables) as server:
+        server.wait_ready(60)
+        until = time.monotonic() + 60
+        while not (found := [one for one in server.events() if "be kept" in str(one["message"])]):
+            assert time.monotonic() < until, server.log.read_text()
+            time.sleep(0.1)
+    (line,) = found
+    assert (line["level"], "File exists" in str(line["message"])) == ("warning", True), line

@@ -10,6 +10,7 @@ Read next: `generate.py` (run, chat); there is one file per group of verbs.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -86,6 +87,7 @@ def run_command(arguments: Sequence[str]) -> int:
     Whoever meets a Ctrl-C, typer before a command begins or the command itself, ends with the same
     code; the one line about it is said here.
     """
+    warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
         code = int(build_app()(list(arguments), standalone_mode=False) or 0)
     except SystemExit:  # typer's way out when the reader of a help page has closed its pipe

@@ -7,7 +7,8 @@ Read next: `../server/settings.py`, the list of settings; `../server/starting.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from firsthand.cli.output import print_json, print_table, reported, say
+from firsthand.errors import CapacityExceeded
 
 Config = Annotated[
     Path | None,
@@ -30,7 +32,7 @@ ConfigModels = Annotated[
 
 def serve(config: Path | None, given: Mapping[str, Any]) -> None:
     """Serve models over HTTP, in the form of OpenAI's API."""
-    with reported():
+    with reported(), typed():
         from firsthand.server.logs import configure_logging
         from firsthand.server.starting import run, run_server
 
@@ -45,6 +47,25 @@ def serve(config: Path | None, given: Mapping[str, Any]) -> None:
         code = run(run_server(configured, lambda: read(config, given), say))
         if code:
             raise typer.Exit(code)
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """Let what a load says of its options name them as this command does."""
+    try:
+        yield
+    except CapacityExceeded as error:
+        text = str(error)
+        for option, flag in _FLAGS.items():
+            text = text.replace(f"{option}=", f"{flag} ").replace(option, flag)
+        raise CapacityExceeded(text) from error
+
+
+_FLAGS = {
+    "max_context": "--max-model-len",
+    "max_sequences": "--max-num-seqs",
+    "memory_limit": "--memory-limit",
+}
 
 
 def show(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:

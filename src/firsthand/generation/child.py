@@ -30,6 +30,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -305,13 +306,16 @@ def main(arguments: Sequence[str]) -> int:
         lines = Lines()
         logging.getLogger().addHandler(lines)
         loop = Loop(connection, reserve, lines)
+        log = logging.getLogger(__name__)
+        # So is a warning, which Python would print in a form of its own.
+        warnings.showwarning = lambda message, *_: log.warning("%s", message)
         try:
             engine = load(connection, loop, reserve, time.perf_counter)
             if engine is not None:
                 loop.run(engine)
         except Exception as error:
             if not isinstance(error, FirsthandError):
-                logging.getLogger(__name__).exception("the engine's process ends by a fault")
+                log.exception("the engine's process ends by a fault")
             for line in lines.take():
                 connection.send(line)
             connection.send(Failed(to_fault(error)))

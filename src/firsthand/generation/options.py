@@ -11,13 +11,12 @@ not mixed in: a request means the same on every model.
 
 from __future__ import annotations
 
-import difflib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from firsthand.checks import check_choice, check_integer, check_number, shown
+from firsthand.checks import check_choice, check_integer, check_number, nearest, shown
 from firsthand.errors import InvalidRequest
 from firsthand.request import (
     MAX_CHOICES,
@@ -182,8 +181,8 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in choices:
             name = name[:MAX_NAME_CHARS]
-            near = difflib.get_close_matches(name, choices, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(choices)}"
+            near = nearest(name, choices)
+            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(choices)}"
             raise InvalidRequest(name, f"no such option; {hint}")
 
 

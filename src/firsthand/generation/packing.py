@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.errors import CapacityExceeded, CheckpointError, FirsthandError
+from firsthand.errors import CapacityExceeded, CheckpointError
 from firsthand.quant.formats import Format, WeightSource
 from firsthand.weights.checkpoint import Checkpoint, FileIdentity, WeightSink
 from firsthand.weights.loading import LoadReport, Progress
@@ -180,11 +180,15 @@ class Packing:
         return thread
 
     def _write_quietly(self, report: LoadReport) -> None:
-        """Without a packed file all works as before: a full or read-only disk is no error."""
+        """Without a packed file all works as before: a full or read-only disk is worth one line."""
         with suppress(OSError):  # on Linux this is the thread's own priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-        with suppress(OSError, FirsthandError):
-            self.write(report)
+        with suppress(CheckpointError):  # the model has changed, or only just came
+            try:
+                self.write(report)
+            except (OSError, CapacityExceeded) as error:
+                message = f"the packed model cannot be kept, so each start packs it again: {error}"
+                warnings.warn(message, RuntimeWarning, stacklevel=1)
 
 
 Weights = list[tuple[PackedEntry, Callable[[], Iterable[memoryview]]]]

@@ -9,14 +9,13 @@ Ratios are 0 … 1, times seconds. `…_for` is how long something must last bef
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from firsthand.checks import check_number, is_integer, shown
+from firsthand.checks import check_number, is_integer, meant, shown
 from firsthand.errors import InvalidRequest
 from firsthand.observe.entry import LATENCY_BUCKETS_S
 from firsthand.observe.labels import LOG_EVENTS
@@ -126,8 +125,7 @@ def read_alert_settings(file: Path | None) -> AlertSettings:
     for key, given in content.items():
         name = key.replace("-", "_")
         if name not in defaults:
-            near = difflib.get_close_matches(name, defaults, n=1)
-            hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+            hint = meant(name, defaults)
             raise InvalidRequest(f"{file}: {shown(key)}", f"no such setting{hint}")
         found[name] = _as(f"{file}: {key}", given, defaults[name])
     return AlertSettings(**found)

@@ -45,6 +45,7 @@ class Lifecycle:
     started_s: float = 0.0
     draining_since_s: float | None = None
     patience_ended: bool = False
+    cut_ids: list[str] = field(default_factory=list)  # in the order in which they were told
 
     @property
     def draining(self) -> bool:
@@ -80,13 +81,13 @@ class Lifecycle:
             text = f"draining: {num_open} requests run, {limit_s:g} s at most; again: at once"
             tell("drain", text, why=why, num_open=num_open, limit_s=limit_s)
 
-    async def drained(self) -> list[str]:
-        """Until all that runs has ended, or the limit of the drain. The ids that are to be cut."""
+    async def drained(self) -> None:
+        """Until all that runs has ended, or the limit of the drain, when `cut_ids` are cut."""
         assert self.draining_since_s is not None, "a drain has begun"
         end_s = self.draining_since_s + self.drain_limit_s()
         while self.gate.num_open and self.clock() < end_s and not self.patience_ended:
             await asyncio.sleep(_POLL_S)
-        return self._tell_cut("the drain's limit has come")
+        self._tell_cut("the drain's limit has come")
 
     def end_patience(self) -> None:
         """The drain has an end now; what still runs is cut."""
@@ -94,12 +95,13 @@ class Lifecycle:
             self.patience_ended = True
             self._tell_cut("a second signal came")
 
-    def _tell_cut(self, why: str) -> list[str]:
-        cut = self.gate.open_request_ids
-        for request_id in cut:
+    def _tell_cut(self, why: str) -> None:
+        for request_id in self.gate.open_request_ids:
+            if request_id in self.cut_ids:
+                continue
+            self.cut_ids.append(request_id)
             text = f"{why}; this request is cut"
             tell("request_cut", text, logging.WARNING, request_id=request_id)
-        return cut
 
     def _check_draining(self) -> Check:
         if self.draining_since_s is None:

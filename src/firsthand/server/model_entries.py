@@ -14,13 +14,12 @@ Read next: `settings.py`.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from firsthand.checks import shown
+from firsthand.checks import meant, shown
 from firsthand.errors import InvalidRequest
 from firsthand.server.setting_kinds import Choice, Kind, Switch, Text
 from firsthand.values import dataclass
@@ -74,8 +73,7 @@ class Models:
             name = key.replace("-", "_")
             known = (*_FORMS, *self._own)
             if name not in known or name in values:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+                hint = meant(name, known)
                 raise InvalidRequest(f"{where}: {shown(key)}", f"a model has no such setting{hint}")
             values[name] = value
         if "path" not in values:

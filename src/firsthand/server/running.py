@@ -354,7 +354,7 @@ async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) ->
 async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
     """The drain. The exit code."""
     running.lifecycle.begin_drain("the listener ended")
-    cut = await running.lifecycle.drained()
+    await running.lifecycle.drained()
     await running.registry.close()  # what is open is told by an error
     for server in servers:
         server.should_exit = True
@@ -363,7 +363,8 @@ async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
             while running.gate.num_open or any(c.cycle_is_open for c in running.peers.connections):
                 await asyncio.sleep(0.01)
     await asyncio.to_thread(running.ends.close)
-    tell("stopped", f"ended; {len(cut)} requests were cut", num_cut=len(cut))
+    num_cut = len(running.lifecycle.cut_ids)
+    tell("stopped", f"ended; {num_cut} requests were cut", num_cut=num_cut)
     return INTERRUPTED if running.lifecycle.patience_ended else 0
 
 

@@ -38,7 +38,8 @@ class Kind(Protocol):
 class Text:
     def read(self, where: str, given: Any) -> str:
         if not isinstance(given, str) or not given or re.search(r"[\x00-\x1f\x7f]", given):
-            raise InvalidRequest(where, f"must be a text, not {shown(given)}")
+            message = f"must be a text of one line that is not empty, not {shown(given)}"
+            raise InvalidRequest(where, message)
         return given
 
     def show(self, value: Any) -> str:

@@ -11,14 +11,13 @@ says, that before the default.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from firsthand.checks import shown
+from firsthand.checks import meant, nearest, shown
 from firsthand.errors import InvalidRequest
 from firsthand.server.configured import Configured
 from firsthand.server.profiles import PROFILES
@@ -87,7 +86,7 @@ def read_file(file: Path) -> dict[str, Any]:
     for key, value in content.items():
         name = key.replace("-", "_")
         if name not in known:
-            raise InvalidRequest(f"{file}: {shown(key)}", "no such setting" + _nearest(name, known))
+            raise InvalidRequest(f"{file}: {shown(key)}", f"no such setting{meant(name, known)}")
         if name in found:
             raise InvalidRequest(f"{file}: {shown(key)}", "is given twice")
         found[name] = value
@@ -101,15 +100,10 @@ def refuse_misspelt(variables: Mapping[str, str]) -> None:
     for name in sorted(variables):
         word = name.removeprefix(PREFIX)
         if word != name and word not in words and name not in _ELSEWHERE:
-            near = difflib.get_close_matches(word, words, n=1, cutoff=0.85)
-            if near:
-                raise InvalidRequest(name, f"no such setting; did you mean {words[near[0]]}?")
+            near = nearest(word, words)
+            if near is not None:
+                raise InvalidRequest(name, f"no such setting; did you mean {words[near]}?")
 
 
 # Read by `config.py`, for every command.
 _ELSEWHERE = frozenset(PREFIX + name for name in ("HOME", "ISA", "PACK_CACHE", "CONFIG"))
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0].replace('_', '-')}?" if near else ""
