@@ -72,19 +72,22 @@ def test_s_65_stages_add_up_to_the_whole_within_a_hundredth(server: Server) -> N
     assert [one["choice"] for one in found["parts"][0]["choices"]] in ([0, 1], [1, 0])
 
 
-def test_a_stream_is_recorded_to_its_last_byte_and_while_it_runs(server: Server) -> None:
-    with stream(server, 3000) as answer:
-        pieces = answer.iter_raw()
-        num_bytes = len(next(pieces))
-        (live,) = [
-            one
-            for one in httpx.get(f"{server.url}/firsthand/requests").json()["requests"]
-            if one["status"] is None
-        ]
-        assert live["state"] in ("prefill", "decode", "sending"), live
-        num_bytes += sum(map(len, pieces))
-    found = record(server, live["id"])
+def test_a_stream_is_recorded_to_its_last_byte(server: Server) -> None:
+    with stream(server, 300) as answer:
+        num_bytes = sum(map(len, answer.iter_raw()))
+        request_id = answer.headers["x-request-id"]
+    found = record(server, request_id)
     assert (found["state"], found["sent_bytes"]) == ("done", num_bytes)
+
+
+def test_a_request_is_there_while_it_runs_and_says_who_left(server: Server) -> None:
+    with stream(server, 16000) as answer:
+        pieces = answer.iter_raw()  # whose end would be the answer's
+        next(pieces)
+        request_id = answer.headers["x-request-id"]
+        live = httpx.get(f"{server.url}/firsthand/requests/{request_id}").json()
+        assert live["state"] in ("prefill", "decode") and live["status"] is None, live["state"]
+    assert record(server, request_id)["state"] == "client_closed"
 
 
 def test_s_66_one_id_in_header_body_log_and_recorder(server: Server) -> None:
