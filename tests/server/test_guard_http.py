@@ -330,10 +330,10 @@ def test_api_2_depth_is_counted_outside_of_strings_only() -> None:
     with pytest.raises(Refused):
         check_json(b'{"a": ' + b"9" * 400 + b"}", 3)
     check_json(b'{"a": "' + b"9" * 400 + b'"}', 3)
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     check_json(b'{"a": "' + b'\\"' * 500_000, 3)
     check_json(b"1," * 500_000, 3)
-    assert time.perf_counter() - began_s < 0.5
+    assert time.process_time() - began_s < 0.5
 
 
 # Idempotency, through the wire
