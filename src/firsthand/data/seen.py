@@ -29,8 +29,9 @@ class Seen:
     def take(self, claims: Sequence[tuple[str, str]]) -> bool:
         """Take all of these (kind of key, key), if each is new."""
         digests = [digest_of(space, key) for space, key in claims]
-        if any(map(self._has, digests)):
-            return False
+        for digest in digests:
+            if self._has(digest):
+                return False
         for digest in digests:
             self._add(digest)
         return True
