@@ -19,7 +19,7 @@ from firsthand.values import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class PromptReading:
     """`num_read` of the first `num_to_read` rows need not be looked at again."""
 
     request: Request
@@ -58,10 +58,10 @@ class Reading:
         return PromptPart(pooled=read.carry) if self.is_done else None
 
 
-def reading_of(request: Request, index: int) -> Reading | None:
+def reading_of(request: Request, index: int) -> PromptReading | None:
     """For the sequence `index` of a request: the first one reads the prompt."""
     asks = request.pooling is not None or request.prompt_logprobs is not None
     if not asks or index:
         return None
-    reading = Reading(request)
+    reading = PromptReading(request)
     return None if reading.is_done else reading  # of a single token nothing can be told

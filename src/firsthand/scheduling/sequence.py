@@ -13,7 +13,7 @@ from firsthand.kvcache.prefix import Chain
 from firsthand.request import MAX_SEED, PromptPart, Request, SamplingParams
 from firsthand.scheduling.plan import Draw, SequenceSlice, WasRead
 from firsthand.scheduling.policy import class_index
-from firsthand.scheduling.reading import Reading, reading_of
+from firsthand.scheduling.reading import PromptReading, reading_of
 from firsthand.values import dataclass
 
 NEVER = 2**62  # of a count of tokens that no sequence reaches
@@ -60,7 +60,7 @@ class Sequence:
     asks_each_token: bool = field(init=False)
     generates: bool = field(init=False)
     adapter: str = field(init=False)
-    reading: Reading | None = field(init=False)
+    reading: PromptReading | None = field(init=False)
     num_computed: int = 0
     block_ids: tuple[int, ...] = ()
     capacity: int = 0
