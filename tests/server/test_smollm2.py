@@ -105,4 +105,4 @@ def test_a_packed_form_that_cannot_be_kept_is_one_line(smollm2_path: Path, tmp_p
             assert time.monotonic() < until, server.log.read_text()
             time.sleep(0.1)
     (line,) = found
-    assert (line["level"], "File exists" in str(line["message"])) == ("warning", True), line
+    assert (line["level"], "Not a directory" in str(line["message"])) == ("warning", True), line
