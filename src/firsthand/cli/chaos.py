@@ -2,7 +2,7 @@
 
 Owns: its options.
 May not know: what a fault does.
-Read next: `../server/chaos.py`, which has them all; `chaos_clients.py` (those of clients); docs/handbook, whose entries they reproduce.
+Read next: `chaos_clients.py` (faults of clients); `../server/chaos.py` (the others); docs/handbook.
 """
 
 from __future__ import annotations
