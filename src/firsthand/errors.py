@@ -15,6 +15,7 @@ Read next: `request.py`.
     │   └── BadHash             its content is not what the model's manifest says
     ├── SourceRefused           data that cannot be read as what it should be, as a whole
     ├── BooksUnbalanced         a run read more or fewer records than it accounts for
+    ├── ReleaseRefused          a release that may not be put in place as things are
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
     └── EngineError             our own fault; the request it names has ended
         └── EngineUnavailable   no engine runs now, or it was lost; a later try may find one
@@ -84,6 +85,10 @@ class SourceRefused(FirsthandError):
 
 class BooksUnbalanced(FirsthandError):
     """A run cannot account for each record that it read. A fault of ours; its output is suspect."""
+
+
+class ReleaseRefused(FirsthandError):
+    """A release may not be served, or left, as things are; the text says what is to be done."""
 
 
 class UnsupportedModel(FirsthandError):

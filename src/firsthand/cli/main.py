@@ -35,6 +35,7 @@ from firsthand.cli import (
     preflight,
     quantize,
     quarantine,
+    release,
     remote,
     replay,
     requests,
@@ -155,6 +156,7 @@ def build_app() -> typer.Typer:
     app.add_typer(_config(), name="config")
     app.add_typer(_data(), name="data")
     app.add_typer(_manifest(), name="manifest")
+    app.add_typer(_release(), name="release")
     app.add_typer(_alerts(), name="alerts")
     app.add_typer(_requests(), name="requests")
     logs_commands = {"errors": flat(logs.errors)}
@@ -228,6 +230,18 @@ def _manifest() -> typer.Typer:
         "data": flat(manifest.data),
     }
     return _group("What a model is: its files by their hashes, and what it was made of.", commands)
+
+
+def _release() -> typer.Typer:
+    commands = {
+        "stage": flat(release.stage),
+        "promote": flat(release.promote),
+        "rollback": flat(release.rollback),
+        "history": flat(release.history),
+        "drill": flat(release.drill),
+        "gc": flat(release.gc),
+    }
+    return _group("What is served when, and the way back.", commands)
 
 
 def _alerts() -> typer.Typer:

@@ -29,6 +29,7 @@ from firsthand.errors import (
     FirsthandError,
     InvalidRequest,
     ModelNotFound,
+    ReleaseRefused,
     SourceRefused,
 )
 
@@ -111,7 +112,7 @@ def exit_code(error: BaseException) -> int:
         return NO_MODEL
     if isinstance(error, CapacityExceeded | MemoryError):
         return NO_MEMORY
-    return CHECK_FAILED if isinstance(error, SourceRefused) else FAILED
+    return CHECK_FAILED if isinstance(error, SourceRefused | ReleaseRefused) else FAILED
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from firsthand.values import dataclass
 
 UNMEASURED_LOAD_S = 2.0
 FAILED_RETRY_S = 30.0  # a load that failed is not tried again sooner, whoever asks
+FAREWELL_S = 1.0  # for those who were only tokenising with one that was replaced
 LOOK_AGAIN_S = 0.25  # whether there is room now, should nobody have said so
 
 
@@ -66,6 +67,7 @@ class Registry:
         self.stays = stays
         self._clock = clock
         self.listen = listen
+        self._replaced: set[Member] = set()
         self._changed = asyncio.Event()
         for member in members:
             if member.entry.at_start:
@@ -137,7 +139,30 @@ class Registry:
             task.cancel()
         goings = [member.going for member in self.members if member.going is not None]
         await asyncio.gather(*wakes, *goings, return_exceptions=True)
-        await asyncio.gather(*(member.service.close() for member in self.members))
+        members = {*self.members, *self._replaced}
+        await asyncio.gather(*(member.service.close() for member in members))
+
+    def put(self, member: Member) -> None:
+        """In the place of the one of its name, whom nobody enters any more; see `retire`."""
+        old = self._members[member.name]
+        self._members[member.name] = member
+        self._of_service[id(member.service)] = member
+        self._replaced.add(old)
+        self._replaced.discard(member)
+        member.num_loads += old.num_loads
+
+    async def retire(self, member: Member, *, keep_text: bool = False) -> None:
+        """End the engine of one that was replaced, when those who hold it have let it go.
+        `keep_text`: it may come back."""
+        while member.in_use:
+            await asyncio.sleep(LOOK_AGAIN_S / 10)
+        await member.service.sleep()
+        member.resident = False
+        if not keep_text:
+            await asyncio.sleep(FAREWELL_S)
+            await member.service.close()
+            self._replaced.discard(member)
+            self._of_service.pop(id(member.service), None)
 
     async def __aenter__(self) -> Registry:
         return self

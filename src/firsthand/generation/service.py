@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -82,7 +82,7 @@ COMPILE_S = 300.0  # a step that compiles waits for other processes
 class Service:
     """One model and its engine process. Made by `start`, ended by `close`."""
 
-    def __init__(self, options: ServiceOptions) -> None:
+    def __init__(self, options: ServiceOptions, after: Service | None = None) -> None:
         """For `start`: no model is read and no process started yet."""
         self._options = options
         self._clock = time.perf_counter
@@ -99,18 +99,20 @@ class Service:
             on_events=self._event_listeners.tell,
             clock=self._clock,
         )
-        self._numbers = count()
+        self._numbers: Iterator[int] = count() if after is None else after._numbers
         self._source: Source | None = None
         self._prompts: Prompts | None = None
 
     @classmethod
-    async def start(cls, options: ServiceOptions, *, load: bool = True) -> Service:
-        """Start the engine and read the tokenizer meanwhile; returns when text can be tokenised,
-        usually before the engine is ready. Without `load` it is asleep, until `wake`.
+    async def start(
+        cls, options: ServiceOptions, *, load: bool = True, after: Service | None = None
+    ) -> Service:
+        """Start the engine and read the tokenizer; returns when text can be tokenised, usually
+        before that is ready. Without `load` it is asleep. Ids go on from those of `after`.
 
         Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest.
         """
-        service = cls(options)
+        service = cls(options, after)
         if load:
             service._remote.start()
         try:
@@ -195,6 +197,7 @@ class Service:
             num_blocks=engine.num_blocks if engine else 0,
             block_size=engine.block_size if engine else 0,
             manifest_sha256=source.sha256,
+            release=self._options.release,
             width=source.width,
             adapters=engine.adapters if engine else {},
             own_context_length=source.context_length,

@@ -23,7 +23,8 @@ class ServiceOptions:
     as given). `chat_template` replaces the model's own. A step loop that is silent for `hang_s`,
     and does not work on a step meanwhile, is taken for hung and replaced.
     `max_requests` bounds what waits and runs together; one more is refused: CapacityExceeded.
-    `chaos`: faults can be put in."""
+    `chaos`: faults can be put in. `release` is the hash of the release that this is, if it is one.
+    """
 
     model: str | Path
     load: LoadOptions = field(default_factory=LoadOptions)
@@ -32,6 +33,7 @@ class ServiceOptions:
     hang_s: float = 5.0
     max_requests: int = 1040
     chaos: bool = False
+    release: str | None = None
 
 
 class Status(StrEnum):
@@ -82,6 +84,7 @@ class ModelFacts:
     manifest_sha256: str | None = None  # None: not known without reading the whole file
     width: int = 0  # of its hidden states
     adapters: Mapping[str, AdapterFacts] = field(default_factory=dict)  # of the engine
+    release: str | None = None
     own_context_length: int = 0  # the model's own; memory, or the operator, may have lowered it
 
 

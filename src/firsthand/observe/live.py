@@ -75,6 +75,13 @@ class Live:
     def follow(self, service: Service) -> None:
         self._followed[id(service)] = _Followed(service)
 
+    def succeed(self, old: Service, new: Service) -> None:
+        """`new` comes in the place of `old`. Whoever watches now sees only `old`."""
+        self._followed.pop(id(old), None)
+        self.follow(new)
+        if self._num_watchers:
+            self._ends.append(new.listen(self._followed[id(new)].stepped))
+
     def name(self, service: Service, request_id: str, name: str, key_id: str) -> None:
         """What the caller calls a request; the oldest names are forgotten."""
         found = self._followed.get(id(service))

@@ -60,6 +60,12 @@ class Metrics:
         self._begin(service.model.name)
         return service.listen(self._steps.of(service.model.name).count)
 
+    def succeed(self, old: Service, new: Service) -> None:
+        """`new` is served under the name of `old`, whose last steps are still counted."""
+        self._info.remove(old.model.name, old.model.manifest_sha256 or "")
+        self._services.pop(id(old), None)
+        self.follow(new)
+
     def _begin(self, model: str) -> None:
         """Whatever has a child per model is there from the start: of a series that begins with its
         first event no increase is seen."""

@@ -66,9 +66,10 @@ class Recorder:
         return self._num_bytes
 
     def follow(self, service: Service) -> None:
-        """From now on, for good."""
+        """From now on, for good. Two of one name, of which one comes in the other's place, have
+        one track."""
         name = service.model.name
-        track = self._tracks[name] = _Track(self, len(self._tracks))
+        track = self._tracks.setdefault(name, _Track(self, len(self._tracks)))
         service.listen(track.stepped)
         service.listen_events(track.events)
 

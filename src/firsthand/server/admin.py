@@ -9,6 +9,7 @@ Read next: `verbs.py`, which carries them out.
     … /firsthand/admin/loglevel?level=debug
     … /firsthand/admin/requests?limit=20   /request?id=ID
     … /firsthand/admin/chaos?fault=slow&amount=200&seconds=60
+    … /firsthand/admin/release?path=FOLDER&model=NAME
 """
 
 from __future__ import annotations

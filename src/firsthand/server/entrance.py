@@ -92,6 +92,8 @@ def describe(member: Member, now_s: float) -> dict[str, Any]:
     state = member.service.state
     return {
         "name": member.name,
+        "manifest": member.service.model.manifest_sha256,
+        "release": member.service.model.release,
         "status": state.status.value,
         "reason": state.reason,
         "pid": state.pid,

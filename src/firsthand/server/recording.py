@@ -1,8 +1,8 @@
 """Golden tokens are recorded: once, on request, by engines that answer nobody else.
 
-Owns: that two engines, one after the other, must agree before anything is written.
+Owns: what is said meanwhile, and that nothing is written before two engines agree.
 May not know: the form of the record.
-Read next: `../generation/golden.py`, `selfcheck.py`.
+Read next: `../generation/golden.py`, `../generation/golden_answer.py`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from firsthand.errors import EngineError
-from firsthand.generation.golden import NUM_TOKENS, PROMPT, golden_key, write_golden
-from firsthand.generation.service import Service, ServiceOptions
+from firsthand.generation.golden import golden_key, write_golden
+from firsthand.generation.golden_answer import agreed_tokens
+from firsthand.generation.service_values import ServiceOptions
 from firsthand.server.rules import registry_entries
-from firsthand.server.selfcheck import SelfAnswer
 from firsthand.server.settings import Settings
 
 
@@ -28,14 +27,7 @@ async def _record(options: ServiceOptions, say: Callable[[str], None]) -> None:
     say(f"{options.name}: hashing the model")
     key = await asyncio.to_thread(golden_key, options.model, options.load, hash_now=True)
     assert key is not None, "it was hashed"
-    seen = []
-    for number in (1, 2):
-        say(f"{options.name}: engine {number} of 2 answers")
-        async with await Service.start(options) as service:
-            await service.wait_ready()
-            seen.append(tuple(await SelfAnswer(service)(PROMPT, NUM_TOKENS)))
-    if seen[0] != seen[1]:
-        message = f"{options.name}: two engines gave different tokens; nothing was recorded"
-        raise EngineError(message)
-    path = write_golden(key, seen[0])
-    say(f"{options.name}: recorded {len(seen[0])} golden tokens: {path.name}")
+    say(f"{options.name}: two engines answer, one after the other")
+    tokens = await agreed_tokens(options)
+    path = write_golden(key, tokens)
+    say(f"{options.name}: recorded {len(tokens)} golden tokens: {path.name}")

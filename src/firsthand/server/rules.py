@@ -8,12 +8,14 @@ Read next: `guard/middleware.py`, `guard/gate.py`, `../generation/service_values
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from firsthand.errors import InvalidRequest
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.member import RegistryEntry
 from firsthand.generation.registry import Stays
 from firsthand.generation.service import ServiceOptions
+from firsthand.release.record import is_release, model_path, read_release
 from firsthand.server.guard.access import LOCAL_NAMES, Access
 from firsthand.server.guard.call import Quota
 from firsthand.server.guard.incoming import IncomingLimits
@@ -22,6 +24,7 @@ from firsthand.server.guard.middleware import Rules
 from firsthand.server.guard.queue import Bounds
 from firsthand.server.model_entries import ModelEntry
 from firsthand.server.settings import Settings
+from firsthand.version import VERSION
 
 DEFAULT_RUNNING = 16  # until the engine says how many it runs at once
 
@@ -76,6 +79,31 @@ def registry_entries(settings: Settings) -> list[RegistryEntry]:
 
 
 def registry_entry(settings: Settings, entry: ModelEntry) -> RegistryEntry:
+    """A folder of a release is its model, under its settings. The links on the way are followed
+    now: an engine that is started again is of the same release. Raises InvalidRequest,
+    CheckpointError."""
+    folder = Path(entry.path)
+    if not is_release(folder):
+        return _entry(settings, entry)
+    folder = folder.resolve()
+    release = read_release(folder)
+    if release.engine_version != VERSION:
+        message = f"release {release.number} is of engine {release.engine_version}, this is "
+        raise InvalidRequest("model", f"{message}{VERSION}: serve it from its own environment")
+    own = {name.replace("-", "_"): value for name, value in release.configuration.items()}
+    found = _entry(
+        settings,
+        replace(
+            entry,
+            path=str(model_path(folder, release)),
+            name=entry.name or release.name,
+            options=tuple(sorted({**dict(entry.options), **own}.items())),
+        ),
+    )
+    return replace(found, service=replace(found.service, release=release.id))
+
+
+def _entry(settings: Settings, entry: ModelEntry) -> RegistryEntry:
     own = replace(settings.of_model(entry), load=entry.load or settings.load)
     template = None
     if own.chat_template is not None:

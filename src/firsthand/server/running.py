@@ -22,17 +22,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from firsthand.config import read_environment
-from firsthand.errors import FirsthandError
+from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.generation.member import Member
 from firsthand.generation.registry import Registry
-from firsthand.generation.service import Service
 from firsthand.memory.machine import used_share
+from firsthand.near_names import near_names
 from firsthand.observe.disk import DiskRoom
 from firsthand.observe.gpus import find_gpus
 from firsthand.observe.loaded_models import LoadedModels
@@ -63,9 +64,10 @@ from firsthand.server.listening import (
 )
 from firsthand.server.logs import set_level, tell, tell_lost
 from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
-from firsthand.server.selfcheck import selfcheck_of
+from firsthand.server.selfchecks import SelfChecks, selfchecks_of
 from firsthand.server.settings import MAX_BODY_BYTES, Settings
 from firsthand.server.sse import StreamSettings
+from firsthand.server.succession import Succession, names_of, succession_of
 from firsthand.server.verbs import Verbs
 from firsthand.text.tool_calls import FORMAT_NAMES
 from firsthand.values import dataclass
@@ -91,6 +93,8 @@ class Serving:
     stopping: asyncio.Event
     metrics: Metrics
     ends: Ends
+    selfchecks: SelfChecks
+    succession: Succession
 
     @property
     def settings(self) -> Settings:
@@ -144,6 +148,14 @@ class Serving:
         set_level(settings.log_level)
         tell("reload", "reloaded", changed=live, needs_restart=fixed, num_keys=len(keys.callers))
         return {"changed": live, "needs_restart": fixed}
+
+    async def replace(self, member: Member, folder: Path) -> dict[str, Any]:
+        """A release in the place of a model. Raises FirsthandError."""
+        if self.lifecycle.draining:
+            raise InvalidRequest("model", "the server is draining")
+        done = await self.succession.replace(member.name, folder)
+        self.set_bounds()
+        return done
 
     def set_bounds(self) -> None:
         """Of each model, as many run at once as its engine can."""
@@ -211,6 +223,9 @@ class Serving:
         loaded = [member.name for member in self.registry.members if member.answers]
         text = f"ready after {took_s:.2f} s: {', '.join(loaded) or 'no model is loaded yet'}"
         tell("ready", text, models=loaded)
+        for pair in near_names(self.succession.services):
+            text = f"{pair[0]} and {pair[1]} are one character apart: either is soon typed for both"
+            tell("near_names", text, logging.WARNING, names=pair)
 
 
 async def serve_until_end(
@@ -229,7 +244,7 @@ async def serve_until_end(
         drain = partial(running.begin_drain, "admin")
         chaos = Chaos(settings.chaos)
         told = (running.registry, running.ends.recorder, running.gate.clock)
-        verbs = Verbs(*told, drain, running.reload, chaos)
+        verbs = Verbs(*told, drain, running.reload, running.replace, chaos)
         app = AdminApp(verbs.table())
         servers.append(
             (listener_of(uvicorn_config(settings, app, None), settings.receive_timeout), [admin])
@@ -249,22 +264,22 @@ def assemble(
     settings, members = configured.settings, registry.members
     clock = members[0].service.clock
     gate = Gate(bounds_of(settings, 0), clock, random.random)
-    selfchecks = {one.name: selfcheck_of(one, clock, settings) for one in members}
+    ends = ends_of(settings, clock)
+    selfchecks = selfchecks_of(members, clock, settings, ends)
     running: list[Serving] = []
     lifecycle = Lifecycle(
         gate,
         clock,
-        lambda: [member.service.state for member in members],
+        lambda: [member.service.state for member in registry.members],
         lambda: running[0].settings.drain_limit_s,
-        selfchecks,
-        lambda: any(member.opens for member in members),
+        selfchecks.by_name,
+        lambda: any(member.opens for member in registry.members),
         started_s,
     )
     gate.door = lifecycle.door
     gate.listen = _tell_level
-    services, adapters = _by_name(registry, settings)
+    services, adapters = names_of(registry, settings)
     metrics = Metrics(vllm=settings.vllm_metrics)
-    ends = ends_of(settings, clock)
     house = House(
         services,
         metrics,
@@ -277,7 +292,7 @@ def assemble(
         reasoning_fields=REASONING_FIELDS
         if settings.reasoning_field == "both"
         else (settings.reasoning_field,),
-        entrance=Entrance(registry, selfchecks, gate),
+        entrance=Entrance(registry, selfchecks.by_name, gate),
         adapters=adapters,
         recorder=ends.recorder,
         failures=ends.failures.folder,
@@ -295,31 +310,17 @@ def assemble(
         given_trace if ends.tracer is None else ends.tracer.begin,
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
-    own = GuardCollector(gate, peers, guard.replies, selfchecks, house.checks)
+    own = GuardCollector(gate, peers, guard.replies, selfchecks.by_name, house.checks)
     gpus = find_gpus() if settings.device != "cpu" else None
     for collector in (own, LoadedModels(registry), *((gpus,) if gpus else ())):
         metrics.registry.register(collector)
     metrics.registry.register(DiskRoom(read_environment().home))
-    running.append(
-        Serving(
-            configured, reread, registry, gate, guard, lifecycle, peers, stopping, metrics, ends
-        )
-    )
+    succession = succession_of(registry, house, selfchecks, lambda: running[0].settings)
+    parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends)
+    running.append(Serving(configured, reread, *parts, selfchecks, succession))
     running[0].set_bounds()
     registry.listen = running[0].on_model
     return running[0]
-
-
-def _by_name(registry: Registry, settings: Settings) -> tuple[dict[str, Service], dict[str, str]]:
-    """Whom each name stands for; and of those that are adapters', the model."""
-    members = registry.members
-    services = {member.name: member.service for member in members}
-    services |= dict.fromkeys(settings.served_model_name, members[0].service)
-    adapters = {
-        name: member.name for member in members for name in member.entry.service.load.lora or ()
-    }
-    services |= {name: registry.member(model).service for name, model in adapters.items()}
-    return services, adapters
 
 
 async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) -> int:
@@ -332,8 +333,8 @@ async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) ->
     serving = [asyncio.ensure_future(server.serve(sockets)) for server, sockets in servers]
     ready = asyncio.ensure_future(running.become_ready())
     watching = asyncio.ensure_future(running.watch())
-    checks = [_check_self(running, member, ready) for member in running.registry.members]
-    helpers = [watching, *map(asyncio.ensure_future, checks)]
+    for member in running.registry.members:
+        running.selfchecks.begin(member, ready)
     stopping = asyncio.ensure_future(running.stopping.wait())
     try:
         await asyncio.wait((ready, stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
@@ -346,9 +347,10 @@ async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) ->
         tell_lost(None)
         for server, _ in servers:
             server.should_exit = server.force_exit = True
-        for task in (*helpers, ready, stopping):
+        for task in (watching, ready, stopping):
             task.cancel()
-        await asyncio.gather(*helpers, ready, stopping, *serving, return_exceptions=True)
+        await running.selfchecks.close()
+        await asyncio.gather(watching, ready, stopping, *serving, return_exceptions=True)
 
 
 async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
@@ -366,16 +368,6 @@ async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
     num_cut = len(running.lifecycle.cut_ids)
     tell("stopped", f"ended; {num_cut} requests were cut", num_cut=num_cut)
     return INTERRUPTED if running.lifecycle.patience_ended else 0
-
-
-async def _check_self(running: Serving, member: Member, ready: asyncio.Future[None]) -> None:
-    """Look a model's golden tokens up while it loads, then compare for ever."""
-    selfcheck, options = running.lifecycle.selfchecks[member.name], member.entry.service
-    await selfcheck.look_up(str(options.model), options.load)
-    await asyncio.wait((ready,))
-    if running.settings.record_content:
-        await running.ends.know_what_made(member)
-    await selfcheck.run()
 
 
 def around(running: Serving) -> Any:

@@ -18,14 +18,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from firsthand.errors import FirsthandError
 from firsthand.generation.golden import golden_key, read_golden
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.member import Member
-from firsthand.generation.service import Service
+from firsthand.release.record import release_of
 from firsthand.server.health import Check
 from firsthand.server.logs import tell
-from firsthand.server.settings import Settings
 from firsthand.values import dataclass
 
-TENANT = "selfcheck"
 RETRY_S = 5.0  # after a wrong answer
 LOOK_S = 0.25  # whether the model was loaded anew, or one is due
 TIMEOUT_S = 60.0
@@ -105,40 +102,10 @@ class SelfCheck:
             await asyncio.sleep(min(LOOK_S, self.interval_s))
 
 
-@dataclass(slots=True)
-class SelfAnswer:
-    """What the engine answers to fixed tokens, by the way that every request takes. Each time with
-    a salt of its own, so that nothing is found computed."""
-
-    service: Service
-    _number: int = 0
-
-    async def __call__(self, prompt: Sequence[int], num_tokens: int) -> Sequence[int]:
-        self._number += 1
-        stream = self.service.submit(
-            self.service.prompt_of(prompt),
-            {
-                "max_tokens": num_tokens,
-                "temperature": 0.0,
-                "ignore_end": True,
-                "priority": "urgent",
-                "tenant": TENANT,
-                "cache_salt": f"{TENANT} {self._number}",
-                "seed": 0,
-            },
-        )
-        return (await stream.completions())[0].token_ids
-
-
-def selfcheck_of(member: Member, clock: Callable[[], float], settings: Settings) -> SelfCheck:
-    def loads() -> int | None:
-        return member.num_loads if member.answers else None
-
-    answer = SelfAnswer(member.service)
-    return SelfCheck(None, answer, clock, settings.selfcheck_interval, loads=loads)
-
-
 def _find(model: str, options: LoadOptions) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    release = release_of(model)
+    if release is not None and release.golden is not None:
+        return tuple(release.golden["prompt"]), tuple(release.golden["tokens"])
     key = golden_key(model, options, hash_now=False)
     found = None if key is None else read_golden(key)
     return None if found is None else (found.prompt, found.tokens)

@@ -10,8 +10,9 @@ and `request` show those of all keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from firsthand.errors import InvalidRequest
@@ -19,6 +20,7 @@ from firsthand.generation.member import Member
 from firsthand.generation.registry import Registry
 from firsthand.observe.record_views import summary
 from firsthand.observe.recorder import Recorder
+from firsthand.release.record import is_release, read_release
 from firsthand.server.admin import Verb
 from firsthand.server.chaos import Chaos
 from firsthand.server.entrance import describe
@@ -36,13 +38,14 @@ class Verbs:
     clock: Callable[[], float]
     begin_drain: Callable[[], int]
     reload_settings: Callable[[], dict[str, Any]]
+    replace: Callable[[Member, Path], Awaitable[dict[str, Any]]]
     faults: Chaos
 
     def table(self) -> dict[str, Verb]:
         """Each by its name."""
         found = (
             *(self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel),
-            *(self.requests, self.request, self.chaos),
+            *(self.requests, self.request, self.chaos, self.release),
         )
         return {verb.__name__: verb for verb in found}
 
@@ -70,6 +73,18 @@ class Verbs:
             "limit_bytes": self.registry.limit.num_bytes,
             "used_bytes": self.registry.used_bytes or None,
         }
+
+    async def release(self, path: str = "", model: str | None = None) -> dict[str, Any]:
+        """The release of a folder in the place of a model; without `model`, of the one of its name,
+        or of the only one."""
+        folder = Path(path)
+        if not folder.is_absolute() or not is_release(folder):
+            raise InvalidRequest("path", "is the folder of a release, from the root")
+        name = model or read_release(folder).name
+        members = self.registry.members
+        if model is None and len(members) == 1:
+            name = members[0].name
+        return await self.replace(self.registry.member(name), folder)
 
     async def loglevel(self, level: str = "") -> dict[str, Any]:
         if level not in LEVELS:

@@ -80,9 +80,11 @@ def timings(completion: Completion) -> dict[str, Any]:
 
 
 def manifest(service: Service) -> dict[str, str]:
-    """The header that says what answers: the short hash of the model's manifest, once known."""
-    known = service.model.manifest_sha256
-    return {} if known is None else {"x-manifest": known[:MANIFEST_CHARS]}
+    """The headers that say what answers: the short hash of the model's manifest, once known, and
+    that of the release that it is."""
+    model = service.model
+    known = {"x-manifest": model.manifest_sha256, "x-release": model.release}
+    return {name: sha256[:MANIFEST_CHARS] for name, sha256 in known.items() if sha256 is not None}
 
 
 def server_timing(completions: Sequence[Completion]) -> dict[str, str]:

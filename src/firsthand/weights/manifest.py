@@ -52,7 +52,7 @@ class Manifest:
     version: str
     files: tuple[ManifestFile, ...]
     engine_version: str
-    created: str  # RFC 3339
+    created: str  # RFC 3339: when the model was
     data: Mapping[str, Any] = field(default_factory=lambda: {"hash": None, "contract_hash": None})
     config_hash: str | None = None
     quantization: Mapping[str, Any] | None = None

@@ -58,7 +58,7 @@ def make_manifest(model: Path, told: Told, sums: Sums) -> Manifest:
         version=told.version,
         files=files,
         engine_version=VERSION,
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created=_last_changed(model),
         data={"hash": told.data_hash, "contract_hash": told.contract_hash},
         config_hash=told.config_hash,
         quantization=_quantization(model),
@@ -73,6 +73,13 @@ def write_manifest(model: Path, manifest: Manifest) -> Path:
     path = manifest_path(model)
     write_atomically(path, manifest.content())
     return path
+
+
+def _last_changed(model: Path) -> str:
+    """When the youngest file was written: the same model has the same manifest whenever it is
+    made."""
+    last_s = max(int(path.stat().st_mtime) for _, path in files_of(model))
+    return datetime.fromtimestamp(last_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _file(name: str, path: Path, sums: Sums) -> ManifestFile:

@@ -69,12 +69,16 @@ def live_router(house: House) -> APIRouter:
 
 
 async def _events(house: House, scope: Scope) -> AsyncGenerator[bytes, None]:
-    """Until the engines are closed: a page that is left open holds no server up."""
+    """Until the engines are closed, so that a page that is left open holds no server up, or others
+    are in their place: whoever watches then asks again."""
     told: dict[str, Any] = {}
     due_s = 0.0
     gate = _gate(scope)
     with house.live.watch(_key_id(scope)) as watch:
-        while any(one.state.status is not Status.CLOSED for one in house.models):
+        models = house.models
+        while house.models == models and any(
+            one.state.status is not Status.CLOSED for one in models
+        ):
             news = watch.news()
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + HEALTH_S

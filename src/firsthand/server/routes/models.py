@@ -55,5 +55,6 @@ def _card(house: House, name: str, service: Service) -> dict[str, Any]:
         "parent": parent,
         "max_model_len": facts.context_length,
         "firsthand_manifest_sha256": facts.manifest_sha256,
+        "firsthand_release": facts.release,
         **more,
     }

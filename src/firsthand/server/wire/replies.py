@@ -76,6 +76,7 @@ class ModelCard(Reply):
     parent: str | None
     max_model_len: int
     firsthand_manifest_sha256: str | None
+    firsthand_release: str | None
 
 
 class ModelList(Reply):

@@ -1,0 +1,106 @@
+"""What a drill found: as JSON for the next promotion, as Markdown for people.
+
+Owns: the form of a report, where it lies, which one lets a release be promoted.
+May not know: how a drill is carried out.
+Read next: `drill.py`, `switching.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from firsthand.canonical import canonical
+from firsthand.errors import CheckpointError
+from firsthand.files import parse_json_object, read_whole
+from firsthand.release.record import SHORT, Release
+from firsthand.release.store import Store
+from firsthand.values import dataclass
+from firsthand.weights.places import write_atomically
+
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    passed: bool
+    detail: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`back_to` is the release to which it returned; ids are those of releases."""
+
+    release: int
+    id: str
+    back_to: int
+    back_to_id: str
+    at: str
+    findings: tuple[Finding, ...]
+    num_requests: int
+    num_failed: int
+    deploy_s: float | None
+    recovery_s: float | None
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return all(one.passed for one in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "findings": [asdict(one) for one in self.findings],
+            "passed": self.passed,
+        }
+
+    def markdown(self) -> str:
+        outcome = "passed" if self.passed else "failed"
+        rows = "\n".join(
+            f"| {one.check} | {'passed' if one.passed else '**failed**'} | {one.detail} |"
+            for one in self.findings
+        )
+        return (
+            f"# Drill of release {self.release}: {outcome}\n\n"
+            f"{self.at}: from {self.back_to} ({self.back_to_id[:SHORT]}) to {self.release} "
+            f"({self.id[:SHORT]}) and back, under load. {self.num_requests} requests, "
+            f"{self.num_failed} failed; deployed in {_s(self.deploy_s)}, back in "
+            f"{_s(self.recovery_s)}.\n\n| check | outcome | seen |\n|---|---|---|\n{rows}\n"
+        )
+
+
+def _s(seconds: float | None) -> str:
+    return "no time (it did not come to that)" if seconds is None else f"{seconds:.2f} s"
+
+
+def write_report(store: Store, report: Report) -> None:
+    base = store.drills / str(report.release)
+    write_atomically(base.with_suffix(".md"), report.markdown().encode())
+    write_atomically(base.with_suffix(".json"), canonical(report.to_dict()))
+    store.history.add(
+        "drill",
+        report.release,
+        passed=report.passed,
+        back_to=report.back_to,
+        recovery_s=report.recovery_s,
+        failed=[one.check for one in report.findings if not one.passed],
+    )
+
+
+def why_not_drilled(store: Store, release: Release) -> str | None:
+    """Why its last drill does not let it be promoted; None: it does, or there is nothing to which
+    a rollback could return."""
+    current = store.current()
+    if current is None or current == release.number:
+        return None
+    path = store.drills / f"{release.number}.json"
+    try:
+        found = parse_json_object(read_whole(path, _MAX_BYTES), str(path), 4096)
+    except CheckpointError:
+        return "it has had no drill"
+    if found.get("id") != release.id or found.get("back_to") != current:
+        return f"its last drill was not against release {current}, which is served"
+    if found.get("passed") is not True:
+        return "its last drill failed"
+    return None
