@@ -76,6 +76,7 @@ def test_d_1_killed_at_some_calls(shim: Path, fast_folder: Path, kind: str) -> N
     assert explore(shim, fast_folder, kind, 0, first, SOME) >= 4, first
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_d_1_killed_at_every_call(shim: Path, fast_folder: Path, kind: str) -> None:
@@ -88,6 +89,7 @@ def test_d_2_a_call_fails(shim: Path, fast_folder: Path, error: int) -> None:
     assert explore(shim, fast_folder, "jsonl", error, first, SOME) >= 4, first
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("kind", ["jsonl", "queue"])
