@@ -101,7 +101,7 @@ class GrammarProcess:
                     env={} if os.name == "posix" else None,  # nothing there to be read
                     text=True,
                     encoding="ascii",
-                    start_new_session=True,  # the terminal's interrupt is the parent's
+                    process_group=0,  # the terminal's interrupt is the parent's
                 )
             except OSError as error:
                 raise EngineError(f"the compiler of grammars does not start: {error}") from None
