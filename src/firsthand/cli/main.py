@@ -53,6 +53,7 @@ from firsthand.cli.output import (
     print_json,
     say,
 )
+from firsthand.values import dataclass
 
 
 @runtime_checkable
@@ -70,6 +71,114 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands under one name. `has_default`: the first is meant where none is named."""
+
+    about: str
+    entries: Mapping[str, Entry]
+    has_default: bool = False
+
+
+Entry = Callable[..., None] | Group
+
+
+# In the order of the help page.
+ENTRIES: Mapping[str, Entry] = {
+    "run": generate.run,
+    "chat": generate.chat,
+    "pull": models.pull,
+    "list": models.list_models,
+    "show": models.show,
+    "rm": models.remove,
+    "pack": models.pack,
+    "inspect": inspect.inspect,
+    "tokenize": generate.tokenize,
+    "trace-step": inspect.trace_step,
+    "quantize": quantize.quantize,
+    "eval": evaluate.evaluate,
+    "check": preflight.check,
+    "preflight": preflight.preflight,
+    "profile": bench.profile,
+    "verify": verify.verify,
+    "selftest": check.selftest,
+    "convert": models.convert,
+    "merge": models.merge,
+    "run-batch": jobs.run_batch,
+    "plan": Group(
+        "Show what memory a model would get; `plan load MODEL`: how to load it.",
+        {"memory": inspect.plan, "load": inspect.plan_load},
+        has_default=True,
+    ),
+    "bench": Group(
+        "Measure a model on this machine.",
+        {
+            "latency": bench.latency,
+            "throughput": bench.throughput,
+            "startup": bench.startup,
+            "load": bench.load,
+            "ablate": bench.ablate,
+            "compare": bench.compare,
+        },
+    ),
+    "serve": serve.serve,
+    "config": Group("The settings of `serve`.", {"show": serve.show, "check": serve.check}),
+    "ps": remote.ps,
+    "top": remote.top,
+    "requests": Group(
+        "The last requests of a server, as its flight recorder has them.",
+        {"ls": requests.ls, "show": requests.show},
+    ),
+    "replay": replay.replay,
+    "logs": Group("The log of a server.", {"errors": logs.errors}),
+    "alerts": Group(
+        "The alerts of a server.",
+        {
+            "export": alerts.export,
+            "test": alerts.test,
+            "receive": alerts.receive,
+            "answer": alerts.answer,
+            "review": alerts.review,
+        },
+    ),
+    "doctor": doctor.doctor,
+    "chaos": chaos.chaos,
+    "data": Group(
+        "Records on their way to a model, and their answers.",
+        {
+            "check": data.check,
+            "run": jobs.run,
+            "trace": quarantine.trace,
+            "lineage": quarantine.lineage,
+            "quarantine": Group(
+                "What a run has refused.",
+                {
+                    "ls": quarantine.ls,
+                    "show": quarantine.show,
+                    "fix": quarantine.fix,
+                    "replay": quarantine.replay,
+                },
+            ),
+        },
+    ),
+    "manifest": Group(
+        "What a model is: its files by their hashes, and what it was made of.",
+        {"write": manifest.write, "verify": manifest.verify, "data": manifest.data},
+    ),
+    "release": Group(
+        "What is served when, and the way back.",
+        {
+            "stage": release.stage,
+            "promote": release.promote,
+            "rollback": release.rollback,
+            "history": release.history,
+            "drill": release.drill,
+            "gc": release.gc,
+        },
+    ),
+}
 
 
 def main() -> None:
@@ -90,7 +199,8 @@ def run_command(arguments: Sequence[str]) -> int:
     """
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
-        code = int(build_app()(list(arguments), standalone_mode=False) or 0)
+        app = build_app(arguments[0] if arguments else "")
+        code = int(app(list(arguments), standalone_mode=False) or 0)
     except SystemExit:  # typer's way out when the reader of a help page has closed its pipe
         return 0
     except (KeyboardInterrupt, typer.Abort):
@@ -110,8 +220,10 @@ def run_command(arguments: Sequence[str]) -> int:
     return code
 
 
-def build_app() -> typer.Typer:
-    """The command line as one value, so that tests can call it without a process."""
+def build_app(first: str | None = None) -> typer.Typer:
+    """The command line as one value, so that tests can call it without a process. `first` is the
+    word that it begins with: whatever else is only named needs no options, which take a while to
+    make. None: all of it."""
     app = typer.Typer(
         name="firsthand",
         help="Run large language models, and see how.",
@@ -121,47 +233,44 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    commands: dict[str, Callable[..., None]] = {
-        "run": generate.run,
-        "chat": generate.chat,
-        "pull": models.pull,
-        "list": models.list_models,
-        "show": models.show,
-        "rm": models.remove,
-        "pack": models.pack,
-        "inspect": inspect.inspect,
-        "tokenize": generate.tokenize,
-        "trace-step": inspect.trace_step,
-        "quantize": quantize.quantize,
-        "eval": evaluate.evaluate,
-        "check": preflight.check,
-        "preflight": preflight.preflight,
-        "profile": bench.profile,
-        "verify": verify.verify,
-        "selftest": check.selftest,
-        "convert": models.convert,
-        "merge": models.merge,
-        "run-batch": jobs.run_batch,
-    }
-    for name, command in commands.items():
-        app.command(name, cls=Command)(flat(command))
-    app.add_typer(_plan(), name="plan")
-    app.add_typer(_bench(), name="bench")
-    app.command("ps", cls=Command)(flat(remote.ps))
-    app.command("replay", cls=Command)(flat(replay.replay))
-    app.command("top", cls=Command)(flat(remote.top))
-    app.command("serve", cls=Command)(serve.with_settings(serve.serve))
-    app.command("doctor", cls=Command)(flat(doctor.doctor))
-    app.command("chaos", cls=Command)(flat(chaos.chaos))
-    app.add_typer(_config(), name="config")
-    app.add_typer(_data(), name="data")
-    app.add_typer(_manifest(), name="manifest")
-    app.add_typer(_release(), name="release")
-    app.add_typer(_alerts(), name="alerts")
-    app.add_typer(_requests(), name="requests")
-    logs_commands = {"errors": flat(logs.errors)}
-    app.add_typer(_group("The log of a server.", logs_commands), name="logs")
+    for name, entry in ENTRIES.items():
+        make = _made if first in (None, name) else _named
+        if isinstance(entry, Group):
+            app.add_typer(_group(entry, make), name=name)
+        else:
+            app.command(name, cls=Command)(make(entry))
     return app
+
+
+def _group(group: Group, make: Callable[[Any], Callable[..., None]]) -> typer.Typer:
+    made = typer.Typer(
+        help=group.about, no_args_is_help=True, cls=WithDefault if group.has_default else TyperGroup
+    )
+    for name, entry in group.entries.items():
+        if isinstance(entry, Group):
+            made.add_typer(_group(entry, make), name=name)
+        else:
+            made.command(name, cls=Command)(make(entry))
+    return made
+
+
+def _made(command: Callable[..., None]) -> Callable[..., None]:
+    """As typer needs it; the server's settings are options of these three."""
+    if command is serve.serve:
+        return serve.with_settings(command)
+    if command in (serve.show, serve.check):
+        return serve.with_settings(command, as_json=True)
+    return flat(command)
+
+
+def _named(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for a list of commands."""
+
+    def call() -> None:
+        raise AssertionError("it is only named")
+
+    call.__doc__ = command.__doc__
+    return call
 
 
 class WithDefault(TyperGroup):
@@ -171,101 +280,6 @@ class WithDefault(TyperGroup):
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
-
-
-def _plan() -> typer.Typer:
-    """`firsthand plan MODEL`, and what else can be planned."""
-    group = typer.Typer(
-        help="Show what memory a model would get; `plan load MODEL`: how to load it.",
-        no_args_is_help=True,
-        cls=WithDefault,
-    )
-    group.command("memory", cls=Command)(flat(inspect.plan))
-    group.command("load", cls=Command)(flat(inspect.plan_load))
-    return group
-
-
-def _bench() -> typer.Typer:
-    commands = {
-        "latency": flat(bench.latency),
-        "throughput": flat(bench.throughput),
-        "startup": flat(bench.startup),
-        "load": flat(bench.load),
-        "ablate": flat(bench.ablate),
-        "compare": flat(bench.compare),
-    }
-    return _group("Measure a model on this machine.", commands)
-
-
-def _config() -> typer.Typer:
-    commands = {
-        "show": serve.with_settings(serve.show, as_json=True),
-        "check": serve.with_settings(serve.check, as_json=True),
-    }
-    return _group("The settings of `serve`.", commands)
-
-
-def _data() -> typer.Typer:
-    commands = {
-        "check": flat(data.check),
-        "run": flat(jobs.run),
-        "trace": flat(quarantine.trace),
-        "lineage": flat(quarantine.lineage),
-    }
-    group = _group("Records on their way to a model, and their answers.", commands)
-    held = {
-        "ls": flat(quarantine.ls),
-        "show": flat(quarantine.show),
-        "fix": flat(quarantine.fix),
-        "replay": flat(quarantine.replay),
-    }
-    group.add_typer(_group("What a run has refused.", held), name="quarantine")
-    return group
-
-
-def _manifest() -> typer.Typer:
-    commands = {
-        "write": flat(manifest.write),
-        "verify": flat(manifest.verify),
-        "data": flat(manifest.data),
-    }
-    return _group("What a model is: its files by their hashes, and what it was made of.", commands)
-
-
-def _release() -> typer.Typer:
-    commands = {
-        "stage": flat(release.stage),
-        "promote": flat(release.promote),
-        "rollback": flat(release.rollback),
-        "history": flat(release.history),
-        "drill": flat(release.drill),
-        "gc": flat(release.gc),
-    }
-    return _group("What is served when, and the way back.", commands)
-
-
-def _alerts() -> typer.Typer:
-    commands = {
-        "export": flat(alerts.export),
-        "test": flat(alerts.test),
-        "receive": flat(alerts.receive),
-        "answer": flat(alerts.answer),
-        "review": flat(alerts.review),
-    }
-    return _group("The alerts of a server.", commands)
-
-
-def _requests() -> typer.Typer:
-    commands = {"ls": flat(requests.ls), "show": flat(requests.show)}
-    return _group("The last requests of a server, as its flight recorder has them.", commands)
-
-
-def _group(text: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
-    """Commands under one name; their options are flat already."""
-    group = typer.Typer(help=text, no_args_is_help=True)
-    for name, command in commands.items():
-        group.command(name, cls=Command)(command)
-    return group
 
 
 def _show_version(wanted: bool) -> None:
