@@ -186,7 +186,7 @@ def test_what_the_engine_refuses_is_told(child: Child, micro_folder: Path) -> No
     refused = child.get()
     assert isinstance(refused, Declined) and refused.request_id == "a"
     error = from_fault(refused.fault)
-    assert isinstance(error, InvalidRequest) and error.field == "prompt"
+    assert isinstance(error, InvalidRequest) and error.field == "prompt[0]"
     assert isinstance(child.get(), Pong)
 
 
