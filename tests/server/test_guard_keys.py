@@ -19,6 +19,7 @@ from firsthand.server.guard.access import FREE, Access, host_of, is_loopback, pr
 from firsthand.server.guard.call import Quota
 from firsthand.server.guard.keys import KeyRing, key_ring
 from firsthand.server.guard.refusal import Refused
+from firsthand.server.page_files import FREE_PATHS
 
 KEY, OTHER = "k" * 20, "o" * 20
 NO_QUOTA = Quota()
@@ -157,14 +158,15 @@ def test_everything_else_does_not(headers: list[tuple[str, str]]) -> None:
     assert KEY not in str(found.value)
 
 
-def test_the_free_routes_are_five() -> None:
+def test_the_free_routes_are_five_and_the_page() -> None:
     access = Access(ring(KEY))
     for path in FREE:
         assert caller(access, "GET", path) == ""
         for method in ("POST", "DELETE", "OPTIONS"):
             with pytest.raises(Refused):
                 caller(access, method, path)
-    assert sorted(FREE) == [
+    assert all(path == "/" or path.startswith("/page/") for path in FREE_PATHS)
+    assert sorted(FREE - FREE_PATHS) == [
         "/health", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready",
     ]  # fmt: skip
 

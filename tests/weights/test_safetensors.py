@@ -103,7 +103,7 @@ LAYOUTS: list[tuple[str, dict[str, Any] | bytes, bytes, str, str | None]] = [
     ("not closed", b'{"a":', b"", "JSON", None),
     ("two objects", b"{}{}", b"", "JSON", None),
     ("bad utf-8", b'{"\xff":1}', b"", "UTF-8", None),
-    ("half a character", b'{"\\ud800":1}', b"", "UTF-8", None),
+    ("half a character", b'{"\\ud800":1}', b"", "half a character", None),
     ("nan", b'{"a":NaN}', b"", "NaN", None),
     ("infinite", b'{"a":1e999}', b"", "out of range", None),
     ("deep", b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"", "nested", None),

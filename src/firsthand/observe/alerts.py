@@ -19,7 +19,7 @@ from firsthand.observe.entry import Kind
 from firsthand.values import dataclass
 
 GROUP = "firsthand"
-PROBES = "/health|/livez|/readyz|/metrics|/v2/.*|/version|other"
+PROBES = "/|/page/.*|/firsthand/.*|/health|/livez|/readyz|/metrics|/v2/.*|/version|other"
 
 
 @dataclass(frozen=True, slots=True)

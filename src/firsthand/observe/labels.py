@@ -22,8 +22,8 @@ OTHER_EVENT = "other"
 LOG_LEVELS = ("warning", "error")
 # Those of the log that can be a warning or an error.
 LOG_EVENTS = (
-    *("chaos", "context_lowered", "degradation", "golden_unknown", "model_failed", "no_tls"),
-    *("reload_refused",),
+    *("chaos", "context_lowered", "degradation", "golden_unknown", "model_failed", "near_names"),
+    *("no_tls", "no_traces", "release_left", "reload_refused"),
     *("request", "request_cut", "request_ended", "selfcheck_unanswered", "selfcheck_wrong"),
     *("stopped", OTHER_EVENT),
 )
