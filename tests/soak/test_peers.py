@@ -109,11 +109,13 @@ def test_s_60_g_30_hostile_expressions_do_not_hold_the_loop(
         body = {"prompt": "a", "max_tokens": 4, "structured_outputs": {}}
         # No two alike: a verdict that is remembered costs nothing.
         body["structured_outputs"] = {"regex": f"{HOSTILE[number % len(HOSTILE)]}{number}"}
-        return httpx.post(f"{server.url}/v1/completions", json=body, timeout=300).status_code
+        return asking.post(f"{server.url}/v1/completions", json=body).status_code
 
     num = 40 if full else 4
     took_s = []
-    with ThreadPoolExecutor(4) as pool, httpx.Client() as client:
+    # One client asks for all: each new one reads certificates for 30 ms, and probes would see it.
+    asking = httpx.Client(timeout=300)
+    with asking, ThreadPoolExecutor(4) as pool, httpx.Client() as client:
         asked = [pool.submit(ask, number) for number in range(num)]
         while not all(one.done() for one in asked):
             began_s = time.perf_counter()
