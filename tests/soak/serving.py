@@ -34,14 +34,14 @@ class Server:
     def status(self, path: str = "/readyz") -> int:
         """0: nobody is there."""
         try:
-            return httpx.get(self.url + path, timeout=10).status_code
+            return httpx.get(self.url + path, timeout=10, verify=False).status_code
         except httpx.TransportError:
             return 0
 
     def metrics(self) -> dict[str, float]:
         """Of each name the sum over its labels."""
         found: dict[str, float] = {}
-        for line in httpx.get(self.url + "/metrics", timeout=10).text.splitlines():
+        for line in httpx.get(self.url + "/metrics", timeout=10, verify=False).text.splitlines():
             matched = re.match(r"(\w+)(?:\{(.*)\})? (\S+)", line)
             if matched and not line.startswith("#"):
                 name = matched[1]
