@@ -98,8 +98,8 @@ inline ChunkSums soften(const WordChunk& chunk, const TileState& t, int64_t firs
     lanes[r] = weighted[r] = zero();
     for (int v = 0; v < kChunkVectors; ++v) {
       float* at = s + r * kChunk + v * kLanes;
-      const F32 p = exp2(sub(load(at), m)), steps = whole ? all_steps[v] : seen_steps(chunk, v, seen),
-                w = mul(p, steps);
+      const F32 p = exp2(sub(load(at), m)),
+                steps = whole ? all_steps[v] : seen_steps(chunk, v, seen), w = mul(p, steps);
       store(at, w);
       lanes[r] = add(lanes[r], p);
       weighted[r] = add(weighted[r], w);

@@ -132,9 +132,8 @@ inline float round_to_words(const float* x, int d, int16_t* codes) {
     std::memset(codes, 0, sizeof(int16_t) * static_cast<size_t>(d));
     return std::numeric_limits<float>::quiet_NaN();
   }
-  each_lanes(d, [&](int64_t i, int n) {
-    store_words(codes + i, to_int(mul(load_n(x + i, n), factor)));
-  });
+  each_lanes(
+      d, [&](int64_t i, int n) { store_words(codes + i, to_int(mul(load_n(x + i, n), factor))); });
   return norm / 32767.0f;
 }
 
@@ -283,12 +282,12 @@ inline void store_rows(const StoreCall& c, int64_t begin, int64_t end) {
       float unused;
       if (cache.kind == CacheKind::int16) {
         store_as_words(k, static_cast<int16_t*>(cache.keys) + (cache.tiles ? head : row) * d,
-                       cache.key_scales + scale, d, cache.tiles ? PairPlace{2 * lane, 2 * kTile, 1}
-                                                                : PairPlace{0, 2, 1});
-        store_as_words(v, static_cast<int16_t*>(cache.values) + (cache.tiles ? head : row) * d,
-                       cache.value_scales + scale, d,
-                       cache.tiles ? PairPlace{lane / 2 * 2 * d + lane % 2, 4, 2}
-                                   : PairPlace{0, 2, 1});
+                       cache.key_scales + scale, d,
+                       cache.tiles ? PairPlace{2 * lane, 2 * kTile, 1} : PairPlace{0, 2, 1});
+        store_as_words(
+            v, static_cast<int16_t*>(cache.values) + (cache.tiles ? head : row) * d,
+            cache.value_scales + scale, d,
+            cache.tiles ? PairPlace{lane / 2 * 2 * d + lane % 2, 4, 2} : PairPlace{0, 2, 1});
         continue;
       }
       const bool scaled = cache.kind == CacheKind::int8;

@@ -166,8 +166,7 @@ Cache cache_of(const CacheLayer& layer, int64_t num_tiles, bool tiles, int g, in
                          : size == 1 ? CacheKind::int8
                          : is_float  ? CacheKind::float16
                                      : CacheKind::int16;
-  require(is_float != key_scales.has_value() &&
-              key_scales.has_value() == value_scales.has_value(),
+  require(is_float != key_scales.has_value() && key_scales.has_value() == value_scales.has_value(),
           "store: scales belong to int8 and int16");
   if (key_scales)
     for (const CacheScales& scales : {*key_scales, *value_scales})

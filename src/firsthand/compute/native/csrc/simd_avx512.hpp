@@ -222,8 +222,7 @@ inline F32 join(const F32 (&x)[16], Join op) {
     two[i] = op(F32{pairs_low(a, b)}, F32{pairs_high(a, b)});
   }
   const __m512 a = two[0].v, b = two[1].v;
-  const F32 one =
-      op(F32{_mm512_shuffle_ps(a, b, 0x88)}, F32{_mm512_shuffle_ps(a, b, 0xDD)});
+  const F32 one = op(F32{_mm512_shuffle_ps(a, b, 0x88)}, F32{_mm512_shuffle_ps(a, b, 0xDD)});
   const __m512i order =  // lane 4 · b + j is that of x[4 · j + b]
       _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return {_mm512_permutexvar_ps(order, one.v)};

@@ -51,9 +51,8 @@ inline F32 pow2(F32 whole) {
       vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(whole.q[i]), vdupq_n_s32(127)), 23)));
 }
 inline F32 add_exponent(F32 a, F32 shifted) {
-  FIRSTHAND_EACH(vreinterpretq_f32_s32(
-      vaddq_s32(vreinterpretq_s32_f32(a.q[i]),
-                vshlq_n_s32(vreinterpretq_s32_f32(shifted.q[i]), 23))));
+  FIRSTHAND_EACH(vreinterpretq_f32_s32(vaddq_s32(
+      vreinterpretq_s32_f32(a.q[i]), vshlq_n_s32(vreinterpretq_s32_f32(shifted.q[i]), 23))));
 }
 inline F32 load_half(const uint16_t* p) {
   FIRSTHAND_EACH(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
