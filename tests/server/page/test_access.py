@@ -12,6 +12,8 @@ import pytest
 
 from tests.server.page.conftest import Open, answered, say, short
 
+pytestmark = pytest.mark.process  # a browser
+
 VIEWS = ("chat", "engine", "playground", "requests", "health", "models")
 
 

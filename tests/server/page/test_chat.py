@@ -17,6 +17,8 @@ from tests.server.guarded import KEY, guarded
 from tests.server.page.conftest import Open, Page, answered, opening, say, short, slowed, until
 from tests.server.processes import Server
 
+pytestmark = pytest.mark.process  # a browser
+
 FREED = "(state) => state.models[0].load.num_open + state.models[0].load.num_used_blocks === 0)"
 HOSTILE = (
     "<img src=x onerror=\"document.title='broken'\"> <script>document.title='broken'</script> "

@@ -19,6 +19,8 @@ from firsthand.observe.received import AlertRecord, Notice
 from tests.server.page.conftest import Open, answered, opening, say, short, until
 from tests.server.processes import Server, started
 
+pytestmark = pytest.mark.process  # a browser
+
 NUM_QUEUED = 500
 FRAMES_PER_S = 30
 
