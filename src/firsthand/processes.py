@@ -1,7 +1,7 @@
 """What the system says of another process, and how one of ours begins.
 
-Owns: the processor time that a process has used, the memory that it holds; how often one looks
-for garbage.
+Owns: the processor time that a process has used, the memory that it holds, the most that this one
+held; how often one looks for garbage.
 May not know: what the process does, or who asks.
 Read next: `text/template_process.py`, `generation/process.py`: a limit by the clock alone would end
 what only waits for a busy machine.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 
@@ -37,3 +38,19 @@ def resident_bytes(pid: int) -> int | None:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that this program has had resident. On Linux from /proc: the figure of
+    getrusage outlives an exec, so a child would tell its parent's."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        status = ""
+    found = status.partition("VmHWM:")[2].split(maxsplit=1)
+    if found:
+        return int(found[0]) * 1024
+    import resource  # nowhere else is it needed, and not every system has it
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -233,12 +233,11 @@ def test_d_11_memory_stays_flat_over_hostile_files(tmp_path: Path, name: str) ->
             stream.write(piece)
     code = (
         "import sys; from pathlib import Path\n"
+        "from firsthand.processes import peak_resident_bytes\n"
         "from firsthand.data.check import check_file; from firsthand.data.contract import Ask\n"
         "from firsthand.data.sources.files import Reading\n"
         "*_, report = check_file(Path(sys.argv[1]), Ask, Reading())\n"
-        # What getrusage tells has the peak of whoever started the process in it.
-        "status = Path('/proc/self/status').read_text()\n"
-        "peak = int(status.partition('VmHWM:')[2].split()[0]) // 1024\n"
+        "peak = peak_resident_bytes() >> 20\n"
         "print(report.books.accepted, report.books.quarantined, peak)\n"
     )
     done = subprocess.run(

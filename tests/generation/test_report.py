@@ -14,8 +14,8 @@ from firsthand.generation.report import (
     StepTimes,
     Timeline,
     build_report,
-    peak_rss_bytes,
 )
+from firsthand.processes import peak_resident_bytes
 
 LOAD = LoadTimes(1.0, 2.0, 0.0, 3.0, 4.0, total_ms=10.0)
 MEMORY = Memory(100, 10, 1000, 50, 10_000)
@@ -100,4 +100,4 @@ def test_the_names_in_json() -> None:
 
 
 def test_the_peak_is_measured() -> None:
-    assert peak_rss_bytes() > 5_000_000
+    assert peak_resident_bytes() > 5_000_000

@@ -27,10 +27,11 @@ from firsthand.generation.report import Report
 from firsthand.measure import ablation
 from firsthand.measure import limits as limits_module
 from firsthand.measure.ablation import ablate, variations
-from firsthand.measure.latency import measure_latency, peak_resident_bytes, prompt_of, run_once
+from firsthand.measure.latency import measure_latency, prompt_of, run_once
 from firsthand.measure.limits import MachineLimits, measure_limits
 from firsthand.measure.profile import chrome_trace, label_of, profile, profile_of
 from firsthand.measure.startup import measure_startup
+from firsthand.processes import peak_resident_bytes
 
 pytestmark = pytest.mark.native
 

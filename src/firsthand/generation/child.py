@@ -65,8 +65,9 @@ from firsthand.generation.frames import (
 )
 from firsthand.generation.loading import LoadedModel, load_model
 from firsthand.generation.pacing import Pacing
-from firsthand.generation.report import Memory, peak_rss_bytes
+from firsthand.generation.report import Memory
 from firsthand.memory.reserve import Reserve
+from firsthand.processes import peak_resident_bytes
 
 PROGRESS_S = 0.1  # between two reports of a load
 LAST_WORDS_S = 1.0
@@ -217,7 +218,7 @@ class Loop:
                     send(Stepped(tuple(events)))
             case Ping(number=number):
                 self._reserve.look()
-                send(Pong(number, peak_rss_bytes(), self._reserve.is_held))
+                send(Pong(number, peak_resident_bytes(), self._reserve.is_held))
             case Look():
                 send(Seen(engine.picture()))
             case Pace():
@@ -274,7 +275,7 @@ def _facts(loaded: LoadedModel, longest: StepCost) -> EngineFacts:
             scratch_bytes=held.scratch_bytes,
             kv_reserved_bytes=loaded.budget.kv_bytes,
             kv_used_bytes=0,
-            peak_rss_bytes=peak_rss_bytes(),
+            peak_rss_bytes=peak_resident_bytes(),
         ),
         longest_step_ms=longest.ms,
         longest_step_cpu_ms=longest.cpu_ms,

@@ -52,11 +52,11 @@ from firsthand.generation.report import (
     StepTimes,
     Timeline,
     build_report,
-    peak_rss_bytes,
 )
 from firsthand.generation.stream import TextStream
 from firsthand.kvcache.regions import RegionPool
 from firsthand.memory.arena import ArenaFacts
+from firsthand.processes import peak_resident_bytes
 from firsthand.request import FinishReason, Request
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate
@@ -283,7 +283,7 @@ class LLM:
             scratch_bytes=held.scratch_bytes,
             kv_reserved_bytes=self._loaded.budget.kv_bytes,
             kv_used_bytes=self._loaded.store.resident_bytes(num_tokens),
-            peak_rss_bytes=peak_rss_bytes(),
+            peak_rss_bytes=peak_resident_bytes(),
         )
 
     def arena(self) -> ArenaFacts | None:

@@ -12,8 +12,6 @@ side: the `prompt_*` are about the tokens of the prompt that were computed, `pro
 
 from __future__ import annotations
 
-import resource
-import sys
 from dataclasses import field
 from itertools import pairwise
 from typing import Any
@@ -227,12 +225,6 @@ def build_report(
         peak_batch=steps.peak_batch,
         num_cached_tokens=steps.num_cached_tokens,
     )
-
-
-def peak_rss_bytes() -> int:
-    """The most memory that this process has had resident, as the operating system counted it."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _rate(count: int, ms: float) -> float | None:

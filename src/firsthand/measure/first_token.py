@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     model, prompt_tokens, options = arguments
     try:
         with LLM(model, **json.loads(options)) as llm:
-            from firsthand.measure.latency import peak_resident_bytes, prompt_of
+            from firsthand.measure.latency import prompt_of
+            from firsthand.processes import peak_resident_bytes
 
             prompt = prompt_of(int(prompt_tokens), llm.loaded.limits.vocab_size)
             done = llm.generate(prompt, max_tokens=1, temperature=0, ignore_end=True)

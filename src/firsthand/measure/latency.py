@@ -11,12 +11,10 @@ whose own buffer is as large as the weights.
 
 from __future__ import annotations
 
-import re
 import secrets
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from firsthand.checks import check_integer
@@ -26,7 +24,7 @@ from firsthand.compute.native.cores import available_threads
 from firsthand.errors import ContextLengthExceeded
 from firsthand.generation.llm import LLM
 from firsthand.generation.loading import LoadedModel
-from firsthand.generation.report import Report, peak_rss_bytes
+from firsthand.generation.report import Report
 from firsthand.measure.bounds import (
     Work,
     decode_bound_ms,
@@ -35,6 +33,7 @@ from firsthand.measure.bounds import (
     work_of,
 )
 from firsthand.measure.limits import MachineLimits, measure_limits
+from firsthand.processes import peak_resident_bytes
 from firsthand.values import dataclass
 
 NUM_TRACES = 3
@@ -204,17 +203,3 @@ def format_of(loaded: LoadedModel) -> str:
     least = MIN_FORMAT_SHARE * sum(sizes.values())
     shown = [name for name, size in sizes.items() if size >= least]
     return ", ".join(sorted(shown, key=lambda name: -sizes[name]))
-
-
-def peak_resident_bytes() -> int:
-    """The most memory that this program has had resident.
-
-    On Linux from /proc: the figure of getrusage outlives an exec, so a child would report its
-    parent's.
-    """
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return peak_rss_bytes()
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else peak_rss_bytes()
