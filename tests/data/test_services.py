@@ -118,21 +118,14 @@ def test_mqdb_1_2_4_a_queue_gives_what_a_file_gives(tmp_path: Path, urls: Any, k
         assert [one.reason for one in ledger.all_held()] == ["bad_json", "missing_field"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW_NATS = pytest.param("nats", marks=pytest.mark.slow)  # it redelivers after ten seconds
+
+
+@pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind != "nats"), SLOW_NATS])
 def test_mqdb_3_d_4_a_kill_between_output_and_acknowledgement(
     tmp_path: Path, urls: Any, kind: str
 ) -> None:
-    if kind == "nats":
-        pytest.skip("redelivers after ten seconds: see the slow test")
-    _killed_before_ack(tmp_path, urls(kind), kind)
-
-
-@pytest.mark.slow
-def test_mqdb_3_d_4_on_nats(tmp_path: Path, urls: Any) -> None:
-    _killed_before_ack(tmp_path, urls("nats"), "nats")
-
-
-def _killed_before_ack(folder: Path, url: str, kind: str) -> None:
+    folder, url = tmp_path, urls(kind)
     job = queue_job(folder, kind, url, checkpoint_records=20, checkpoint_s=600.0)
     put(job, *(json.dumps(ask(number)).encode() for number in range(60)))
     process = os.fork()
