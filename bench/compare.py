@@ -12,6 +12,7 @@ which makes the README's table of the lines.
 | prompt512, prompt1900 | a prompt of so many tokens, one new token | prompt tokens/s |
 | decode | a prompt of 16, 128 new tokens | new tokens/s after the first |
 | concurrent16 | 16 prompts of 64 at once, 128 new tokens each | new tokens/s, all time counted |
+| serving16 | the same by 16 clients of a server, streamed | new tokens/s, all time counted |
 | start | a new process, a prompt of 16; the file is in the disk's cache | s to the first token |
 | memory | the same process | most bytes resident, in MiB |
 | perplexity | 20 windows of 512 tokens of a text, the second halves scored | perplexity |
@@ -25,11 +26,13 @@ ours is. An engine that is not there or fails has a line that says so, never non
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -52,6 +55,7 @@ UNITS = {
     "prompt1900": "tokens/s",
     "decode": "tokens/s",
     "concurrent16": "tokens/s",
+    "serving16": "tokens/s",
     "start": "s",
     "memory": "MiB",
     "perplexity": "",
@@ -84,10 +88,11 @@ class Process:
             stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
+            process_group=0,
         )
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        watch = threading.Timer(ANSWER_LIMIT_S, self._process.kill)
+        watch = threading.Timer(ANSWER_LIMIT_S, self._kill)
         watch.start()
         try:
             assert self._process.stdin is not None and self._process.stdout is not None
@@ -108,8 +113,13 @@ class Process:
         return int(found[1]) / 1024 if found else math.nan
 
     def close(self) -> None:
-        self._process.kill()
+        self._kill()
         self._process.communicate()
+
+    def _kill(self) -> None:
+        """With what it started itself."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +157,12 @@ class Contest:
 
     def rounds(self, workload: str) -> tuple[dict[Engine, list[Any]], dict[Engine, str]]:
         """What each engine reached, round by round; and of those that failed, why."""
-        reached: dict[Engine, list[Any]] = {engine: [] for engine in self.engines}
+        is_served = workload == "serving16"
+        engines = [engine for engine in self.engines if engine.is_server == is_served]
+        reached: dict[Engine, list[Any]] = {engine: [] for engine in engines}
         failed: dict[Engine, str] = {}
         for turn in range(-1, self.settings.repeats):
-            for engine in self.engines:
+            for engine in engines:
                 if engine in failed:
                     continue
                 try:
@@ -180,7 +192,7 @@ class Contest:
         if workload == "decode":
             answer = process.ask(generation([prompt(16, seed)], NEW_TOKENS))
             return ((NEW_TOKENS - 1) / (answer["all_s"] - answer["first_s"]),)
-        if workload == "concurrent16":
+        if workload in ("concurrent16", "serving16"):
             prompts = [prompt(64, f"{seed}.{index}") for index in range(16)]
             answer = process.ask(generation(prompts, NEW_TOKENS))
             return (len(prompts) * NEW_TOKENS / answer["all_s"],)
@@ -190,9 +202,10 @@ class Contest:
 
     def perplexities(self) -> tuple[dict[Engine, list[Any]], dict[Engine, str]]:
         token_windows = windows(self.settings.source)
-        reached: dict[Engine, list[Any]] = {engine: [] for engine in self.engines}
+        engines = [engine for engine in self.engines if not engine.is_server]
+        reached: dict[Engine, list[Any]] = {engine: [] for engine in engines}
         failed: dict[Engine, str] = {}
-        for engine in self.engines:
+        for engine in engines:
             try:
                 nlls = [self._score(engine, window) for window in token_windows]
             except Failed as error:

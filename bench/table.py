@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LINES = ROOT / "bench" / "results" / "rivals.jsonl"
 MARKS = ("<!-- comparison: made by bench/table.py -->\n", "<!-- end of comparison -->")
 OURS = "firsthand"
-RATIO_WORKLOADS = ("prompt512", "prompt1900", "decode", "concurrent16", "start")
+RATIO_WORKLOADS = ("prompt512", "prompt1900", "decode", "concurrent16", "serving16", "start")
 PAIRS = (("decode", "llama.cpp", "Q4_1"), ("decode", "llama.cpp", "Q8_0"))
 RED = "🔴"
 
@@ -55,6 +55,7 @@ ENGLISH = Words(
         "prompt1900": "prompt of 1900",
         "decode": "one sequence",
         "concurrent16": "16 at once",
+        "serving16": "16 over HTTP",
         "start": "start to first token, s",
         "memory": "peak memory, MiB",
         "perplexity": "perplexity",
@@ -76,6 +77,7 @@ CHINESE = Words(
         "prompt1900": "提示 1900",
         "decode": "单序列",
         "concurrent16": "16 路并发",
+        "serving16": "16 路 HTTP",
         "start": "启动到首词元，秒",
         "memory": "内存峰值，MiB",
         "perplexity": "困惑度",

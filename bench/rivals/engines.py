@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 OURS = "firsthand"
@@ -35,6 +35,7 @@ class Engine:
 
     `folder` is that of its interpreter, "" for the one that runs this. `model` lies in `models/`,
     "" for the file as it comes; it is the first argument of `script`, `options` are the others.
+    `is_server`: it is asked over HTTP, and only takes part where all are.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Engine:
     script: str
     model: str = ""
     options: tuple[str, ...] = ()
+    is_server: bool = False
 
     @property
     def version(self) -> str:
@@ -68,6 +70,20 @@ def _ours(weights: str) -> Engine:
 def _llamacpp(weights: str, model: str) -> Engine:
     package = "llama-cpp-python"
     return Engine("llama.cpp", weights, package, "llamacpp", "run_llamacpp.py", model)
+
+
+def _our_server(weights: str) -> Engine:
+    options = ("firsthand", weights)
+    return Engine(OURS, weights, "", "", "run_server.py", options=options, is_server=True)
+
+
+def _llama_server(weights: str, model: str) -> Engine:
+    return replace(
+        _llamacpp(weights, model),
+        script="run_server.py",
+        options=("llama-server",),
+        is_server=True,
+    )
 
 
 def _openvino(weights: str) -> Engine:
@@ -109,4 +125,9 @@ ENGINES: Sequence[Engine] = (
         script="run_transformers.py",
         model="safetensors",
     ),
+    _our_server("auto"),
+    _our_server("int8"),
+    _llama_server("Q8_0", "Q8_0.gguf"),
+    _llama_server("Q4_1", ""),
+    _llama_server("Q4_0", "Q4_0.gguf"),
 )

@@ -35,6 +35,12 @@ TORCH = next(
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     if line.startswith("torch==")
 )
+LLAMACPP_SERVER_OPTIONS = (
+    "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_NATIVE=ON",
+    "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF",
+)  # fmt: skip
 LLAMACPP_OPTIONS = (
     "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_SERVER=OFF "
     "-DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_OPENSSL=OFF"
@@ -78,6 +84,28 @@ def steps(rivals: Path, source: Path) -> list[Step]:
         needs = ["openvino", "convert-openvino", "safetensors"]
         return Step(f"openvino-{kind}", [[*command, str(models / f"openvino-{kind}")]], needs)
 
+    def llama_server() -> Step:
+        """The package's sources hold the whole of llama.cpp."""
+        package = pinned("llama-cpp-python")
+        sources, build = str(rivals / "src"), str(rivals / "build" / "llama.cpp")
+        tree = f"{sources}/{package[0].replace('==', '-').replace('-', '_', 2)}"
+        tools = str(rivals / "venv" / "llamacpp" / "bin")
+        download = [python("llamacpp"), "-m", "pip", "download", "--no-deps", "--no-binary"]
+        make = [f"{tools}/cmake", "-G", "Ninja", "-S", f"{tree}/vendor/llama.cpp", "-B", build]
+        make += [f"-DCMAKE_MAKE_PROGRAM={tools}/ninja", *LLAMACPP_SERVER_OPTIONS]
+        return Step(
+            "llamacpp-server",
+            [
+                pip("llamacpp", "cmake", "ninja"),
+                [*download, "llama-cpp-python", *package, "--dest", sources],
+                ["tar", "-xzf", f"{tree}.tar.gz", "-C", sources],
+                make,
+                [f"{tools}/ninja", "-C", build, "llama-server"],
+                ["cp", f"{build}/bin/llama-server", tools],
+            ],
+            ["llamacpp"],
+        )
+
     # Nothing may choose another PyTorch than the one asked for by its version.
     keep_torch = ("--constraint", str(rivals / "torch.txt"))
     llamacpp = pip("llamacpp", "--no-binary", "llama-cpp-python", *pinned("llama-cpp-python"))
@@ -94,6 +122,7 @@ def steps(rivals: Path, source: Path) -> list[Step]:
             environment={"CMAKE_ARGS": LLAMACPP_OPTIONS},
             interpreter="llamacpp",
         ),
+        llama_server(),
         gguf("Q8_0"),
         gguf("Q4_0"),
         Step("convert", [pip("convert", TORCH)], interpreter="convert"),

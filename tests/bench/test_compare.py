@@ -92,7 +92,7 @@ def test_a_score_is_the_log_of_the_softmax() -> None:
 
 
 def test_every_engine_has_its_script_and_its_own_row() -> None:
-    rows = [(engine.name, engine.weights) for engine in ENGINES]
+    rows = [(engine.name, engine.weights, engine.is_server) for engine in ENGINES]
     assert len(set(rows)) == len(rows)
     assert all((HERE / engine.script).is_file() for engine in ENGINES)
     assert all(engine.version for engine in ENGINES if engine.name != OURS)

@@ -137,6 +137,7 @@ def test_sizes_have_suffixes(text: str, value: int) -> None:
         ({"root_path": "x"}, "root_path"),
         ({"root_path": "/x/"}, "root_path"),
         ({"max_body_size": "9" * 30}, "--max-body-size"),
+        ({"model": "deploy/server.toml"}, "settings: --config deploy/server.toml"),
     ],
 )
 def test_a_bad_value_is_named(flags: dict[str, str], says: str) -> None:

@@ -20,6 +20,7 @@ from firsthand.weights.packed_file import (
     MAX_HEADER_BYTES,
     PackedEntry,
     PackedFile,
+    huge_pages,
     read_header,
     write_packed,
 )
@@ -57,6 +58,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert memory.ctypes.data % 64 == 0
         assert not memory.flags.writeable
     file.verify()
+
+
+@given(st.lists(st.integers(0, 5 << 20), max_size=6))
+@settings(deadline=None, max_examples=20)
+def test_bytes_are_written_in_whole_huge_pages(sizes: list[int]) -> None:
+    chunks = [memoryview(bytes([number + 1]) * size) for number, size in enumerate(sizes)]
+    pages = list(huge_pages(iter(chunks)))
+    assert b"".join(pages) == b"".join(chunks)
+    assert {len(page) for page in pages[:-1]} <= {2 << 20}
+    assert len(pages[-1]) < 2 << 20
 
 
 def test_a_weight_of_another_size_is_not_written(tmp_path: Path) -> None:

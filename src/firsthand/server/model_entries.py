@@ -67,7 +67,10 @@ class Models:
 
     def _entry(self, where: str, item: Any) -> ModelEntry:
         if not isinstance(item, Mapping):
-            return ModelEntry(Text().read(where, item.strip() if isinstance(item, str) else item))
+            path = Text().read(where, item.strip() if isinstance(item, str) else item)
+            if path.endswith(".toml"):
+                raise InvalidRequest(where, f"{path!r} is no model; settings: --config {path}")
+            return ModelEntry(path)
         values: dict[str, Any] = {}
         for key, value in item.items():
             name = key.replace("-", "_")

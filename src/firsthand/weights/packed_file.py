@@ -39,7 +39,7 @@ from firsthand.errors import CheckpointError
 from firsthand.files import open_regular, parse_json_object
 from firsthand.quant.formats import ChannelFormat, FloatFormat, Format, GroupedFormat
 from firsthand.values import dataclass
-from firsthand.weights.mapped import MappedFile, release_view
+from firsthand.weights.mapped import HUGE_PAGE_BYTES, MappedFile, release_view
 
 MAGIC: Final = b"FHPACKED"
 ALIGNMENT: Final = 4096  # a page, so that no weight shares one; kernels ask for 64
@@ -47,7 +47,6 @@ MAX_HEADER_BYTES: Final = 32 << 20
 MAX_WEIGHTS: Final = 65_536
 MAX_TEXT_CHARS: Final = 8_192
 _ITEMS_PER_WEIGHT = 24  # commas and brackets of one entry, at most
-_BLOCK_BYTES = 1 << 20
 _SECTION_BYTES = 16 << 20
 _PREFIX = struct.Struct("<8sI32s")
 
@@ -131,6 +130,8 @@ class PackedFile:
 
     def check(self, num_threads: int, *, release: bool = False) -> Check:
         """Begin to read everything; `release`: each thread holds a section at a time."""
+        if not release:
+            self._file.use_huge_pages()
         starts = range(self._start, self.num_bytes, _SECTION_BYTES)
         sections = [
             (self._file.view(start, min(_SECTION_BYTES, self.num_bytes - start)), crc32)
@@ -229,18 +230,35 @@ def write_packed(
     empty = PackedHeader(key, content, source, quantization, entries, (0,) * num_sections)
     start = _aligned(len(_head(empty)))
     sums = _Sums()
-    with open(path, "xb") as file:
-        file.seek(start)
+
+    def body() -> Iterator[memoryview]:
+        yield memoryview(bytes(start))
         for entry, chunks in weights:
             size, written = _aligned(entry.num_bytes), 0
             for chunk in (*chunks(), memoryview(bytes(size - entry.num_bytes))):
                 sums.add(chunk)
-                file.write(chunk)
+                yield chunk
                 written += chunk.nbytes
             if written != size:
                 raise ValueError(f"{entry.name}: {written} bytes, not {entry.num_bytes}")
+
+    with open(path, "xb") as file:
+        for page in huge_pages(body()):
+            file.write(page)
         file.seek(0)
         file.write(_head(replace(empty, sums=sums.all())))
+
+
+def huge_pages(chunks: Iterable[memoryview]) -> Iterator[bytes]:
+    """The same bytes, cut where the system may keep them in one page of memory each."""
+    held = bytearray()
+    for chunk in chunks:
+        for start in range(0, len(chunk), HUGE_PAGE_BYTES):
+            held += chunk[start : start + HUGE_PAGE_BYTES]
+            if len(held) >= HUGE_PAGE_BYTES:
+                yield bytes(held[:HUGE_PAGE_BYTES])
+                del held[:HUGE_PAGE_BYTES]
+    yield bytes(held)
 
 
 def _head(header: PackedHeader) -> bytes:
@@ -376,6 +394,6 @@ def sha256_of(path: Path) -> tuple[str, os.stat_result]:
     descriptor, _ = open_regular(path)
     digest = hashlib.sha256()
     with open(descriptor, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK_BYTES):
+        while block := file.read(HUGE_PAGE_BYTES):
             digest.update(block)
         return digest.hexdigest(), os.fstat(file.fileno())
