@@ -15,6 +15,8 @@ from bench.compare import Contest, Settings, lines, prompt, spread
 from bench.rivals.engines import ENGINES, HERE, OURS, Engine
 from bench.rivals.protocol import nll_of_rows
 
+pytestmark = pytest.mark.process
+
 FAKE = str(Path(__file__).with_name("fake_rival.py"))
 
 

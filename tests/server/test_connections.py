@@ -28,6 +28,8 @@ from tests.server.conftest import Live
 from tests.server.fakes import FakeService, Script
 from tests.server.running import Running, post, serving
 
+pytestmark = pytest.mark.process
+
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
 WAIT_S = 40.0  # on a machine that does much else

@@ -20,6 +20,8 @@ from firsthand.server.wire.chat import ChatBody
 from tests.server.guarded import AUTH, CHAT, Guarded, guarded, statuses
 from tests.server.test_guard_http import PATH, error
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Guarded]:

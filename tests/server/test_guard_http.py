@@ -28,6 +28,8 @@ from tests.server.guarded import (
     statuses,
 )
 
+pytestmark = pytest.mark.process
+
 PATH = "/v1/chat/completions"
 
 

@@ -20,6 +20,8 @@ from firsthand.server.house import House
 from tests.server.fakes import FakeService
 from tests.server.guarded import AUTH, Guarded, guarded, statuses
 
+pytestmark = pytest.mark.process
+
 ADMIN = ("drain", "reload", "sleep", "wake_up", "ps", "loglevel", "requests", "request")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 

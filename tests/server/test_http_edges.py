@@ -17,6 +17,8 @@ import pytest
 from tests.server.fakes import Script
 from tests.server.guarded import AUTH, CHAT, Guarded, drain, guarded, post, statuses
 
+pytestmark = pytest.mark.process
+
 PATH = "/v1/chat/completions"
 LARGE = 24 << 20
 

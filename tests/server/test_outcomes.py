@@ -20,6 +20,8 @@ from firsthand.server.guard.queue import Bounds
 from tests.server.fakes import Script
 from tests.server.guarded import AUTH, CHAT, STREAM, Guarded, guarded, post
 
+pytestmark = pytest.mark.process
+
 PATH = "/v1/chat/completions"
 FAULTS = {
     "engine_lost": (Script(fault=EngineLost("it was lost with this request")), 503),

@@ -22,7 +22,7 @@ from tests.server.fakes import Script
 from tests.server.guarded import CHAT, KEY, STREAM, Guarded, guarded
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-pytestmark = pytest.mark.skipif(NGINX is None, reason="needs nginx")
+pytestmark = [pytest.mark.process, pytest.mark.skipif(NGINX is None, reason="needs nginx")]
 
 HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 CONFIG = """

@@ -20,7 +20,10 @@ from firsthand.server.settings import Settings
 from tests.server.fakes import Script
 from tests.server.guarded import CHAT, KEY, STREAM, Guarded, drain, guarded
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command"),
+]
 
 HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 import gc
 from contextlib import AsyncExitStack, ExitStack
 
+import pytest
+
 from tests.server.fakes import Script
 from tests.server.guarded import STREAM, guarded, post
 from tests.server.test_guard_http import PATH, wait_until
+
+pytestmark = pytest.mark.process
 
 NUM = 10
 

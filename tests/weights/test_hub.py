@@ -34,6 +34,8 @@ from firsthand.weights.places import PullProgress
 from firsthand.weights.transfer import Client
 from tests.weights.hub_server import COMMIT, Fault, HubServer, running
 
+pytestmark = pytest.mark.process
+
 WEIGHTS = bytes(range(256)) * 1000
 TINY = HubId("org", "tiny")
 
