@@ -19,6 +19,7 @@ def test_defaults() -> None:
     env = read_environment(HOME)
     assert env.home == Path("/users/me/.cache/firsthand")
     assert env.hf_cache == Path("/users/me/.cache/huggingface/hub")
+    assert env.modelscope_cache == Path("/users/me/.cache/modelscope")
     assert env.hf_endpoint == "https://huggingface.co"
     assert (env.hf_offline, env.hf_token, env.isa, env.threads) == (False, None, None, None)
 

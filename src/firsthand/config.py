@@ -13,6 +13,7 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 | `HF_HUB_CACHE`, `HF_HOME` | the Hugging Face cache, shared with other programs | as there |
 | `HF_ENDPOINT` | the hub, or a mirror of it | `https://huggingface.co` |
 | `HF_HUB_OFFLINE` | 1: never connect to the hub | 0 |
+| `MODELSCOPE_CACHE` | ModelScope's cache, which is read | `~/.cache/modelscope` |
 | `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` | object storage that is not Amazon's | none |
 | `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` | where traces go | none |
 | `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER` | `true`, `none`: nowhere | |
@@ -48,6 +49,7 @@ class Environment:
     hf_cache: Path
     hf_endpoint: str = _DEFAULT_ENDPOINT  # without a slash at the end
     hf_offline: bool = False
+    modelscope_cache: Path | None = None
     s3_endpoint: str | None = None
     hf_token: str | None = field(default=None, repr=False)  # secret: never printed
     isa: str | None = None  # the kernels check the name when they load
@@ -75,6 +77,9 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         hf_cache=_folder(variables, "HF_HUB_CACHE", user_home, hf_home / "hub"),
         hf_endpoint=_endpoint(variables.get("HF_ENDPOINT", "")),
         hf_offline=_switch(variables, "HF_HUB_OFFLINE"),
+        modelscope_cache=_folder(
+            variables, "MODELSCOPE_CACHE", user_home, Path(user_home) / ".cache" / "modelscope"
+        ),
         s3_endpoint=_s3_endpoint(variables),
         hf_token=_token(variables.get("HF_TOKEN", "")),
         isa=variables.get("FIRSTHAND_ISA", "").strip().lower() or None,

@@ -114,7 +114,7 @@ def test_a_command_that_fails_has_its_own_code(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    "place", ["firsthand.cli.main.build_app", "firsthand.weights.catalogue.list_models"]
+    "place", ["firsthand.cli.main.build_app", "firsthand.weights.listing.list_models"]
 )
 def test_an_interrupt_is_one_line_wherever_it_comes(
     place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -26,11 +26,11 @@ from firsthand.errors import (
 from firsthand.weights.catalogue import (
     Source,
     describe,
-    list_models,
     pull,
     remove_model,
     resolve,
 )
+from firsthand.weights.listing import list_models
 from firsthand.weights.model_names import KNOWN_MODELS, KnownModel, WheelPart
 from firsthand.weights.places import PullProgress
 from tests.weights.test_model_names import CONTROL_NAMES, HOSTILE_NAMES

@@ -15,7 +15,8 @@ import pytest
 from firsthand.config import Environment, read_environment
 from firsthand.errors import DownloadFailed, InvalidRequest, ModelNotFound, UnsupportedModel
 from firsthand.weights import catalogue, object_ranges
-from firsthand.weights.catalogue import Source, list_models, pull, remove_model, resolve
+from firsthand.weights.catalogue import Source, pull, remove_model, resolve
+from firsthand.weights.listing import list_models
 from firsthand.weights.object_names import parse_object_id
 from firsthand.weights.object_ranges import Patience, is_of_etag
 from tests.weights.object_server import BUCKET, ObjectServer, object_server

@@ -13,7 +13,7 @@ from firsthand.errors import CapacityExceeded, CheckpointError
 from firsthand.quant.formats import ChannelFormat
 from firsthand.weights import packed_cache
 from firsthand.weights.checkpoint import FileIdentity
-from firsthand.weights.packed_cache import PackedCache, list_packed, remove_packed
+from firsthand.weights.packed_cache import PackedCache, list_packed, packed_of, remove_packed
 from firsthand.weights.packed_file import PackedEntry, write_packed
 
 LATER_NS = 10**9
@@ -39,12 +39,18 @@ def cache(tmp_path: Path) -> PackedCache:
     return PackedCache(tmp_path / "packed", "fingerprint")
 
 
-def put(cache: PackedCache, final: Path, source: str, quantization: str = "auto") -> None:
+def put(
+    cache: PackedCache,
+    final: Path,
+    source: str,
+    quantization: str = "auto",
+    content: str = "content",
+) -> None:
     entry = PackedEntry("a", (5, 7), "F32", ChannelFormat(), 192)
     with cache.writing(final, 192) as partial:
         assert partial is not None
         weights = [(entry, lambda: [memoryview(bytes(192))])]
-        write_packed(partial, final.stem, "content", source, quantization, weights)
+        write_packed(partial, final.stem, content, source, quantization, weights)
 
 
 def test_a_recorded_model_is_found_until_it_changes(cache: PackedCache, model: Path) -> None:
@@ -144,3 +150,20 @@ def test_listing_and_removing(cache: PackedCache, tmp_path: Path) -> None:
     freed = remove_packed(of_file)
     assert freed == of_file[0].size_bytes
     assert len(list_packed(cache.folder)) == 2
+
+
+def test_what_was_packed_from_another_path_belongs_to_the_same_content(
+    cache: PackedCache, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "copy").mkdir()
+    copy = Path(shutil.copy(model, tmp_path / "copy"))
+    content = cache.record(os.path.realpath(model), [identity(model)], opened_ns(model))
+    put(cache, cache.path_of(content, "auto"), str(model), content=content)
+    assert len(packed_of(model, list_packed(cache.folder))) == 1
+    assert packed_of(copy, list_packed(cache.folder)) == []  # nobody has read it yet
+    cache.record(os.path.realpath(copy), [identity(copy)], opened_ns(copy))
+    assert len(packed_of(copy, list_packed(cache.folder))) == 1
+    copy.write_bytes(b"later")
+    assert packed_of(copy, list_packed(cache.folder)) == []
+    copy.unlink()
+    assert packed_of(copy, list_packed(cache.folder)) == []

@@ -52,9 +52,9 @@ def list_models(as_json: AsJson = False) -> None:
     """List the models on this machine."""
     with reported(as_json):
         from firsthand.config import read_environment
-        from firsthand.weights import catalogue
+        from firsthand.weights import listing
 
-        models = catalogue.list_models(read_environment())
+        models = listing.list_models(read_environment())
         if as_json:
             rows = [
                 {

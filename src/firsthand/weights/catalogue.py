@@ -1,13 +1,14 @@
 """MODEL, as a user writes it, becomes a file or a folder on this disk.
 
-Owns: the order in which a name is looked for, and pull, list, show and rm over both caches.
+Owns: the order in which a name is looked for, and pull, show and rm over the caches.
 May not know: what is inside a weight file.
 Read next: `model_names.py` (what a name may be), `folder.py` (what a model's folder is),
-`places.py` (the caches), `wheels.py` and `hub.py` (what pull calls).
+`places.py` and `modelscope.py` (the caches), `wheels.py` and `hub.py` (what pull calls),
+`listing.py` (list).
 
 MODEL is, in this order: a known name; a path that exists (a folder or a .gguf file); an id of the
-hub, `org/name[@revision][:FILE.gguf]`, looked for in the shared cache. An address of object
-storage, `s3://bucket/prefix`, is what its last pull brought.
+hub, `org/name[@revision][:FILE.gguf]`, looked for in the shared cache, then in ModelScope's. An
+address of object storage, `s3://bucket/prefix`, is what its last pull brought.
 Write `./name` for a folder that has a known name.
 """
 
@@ -15,49 +16,53 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
 
 from firsthand.config import Environment
 from firsthand.errors import (
-    CheckpointError,
     FirsthandError,
     InvalidRequest,
     ModelNotFound,
     UnsupportedModel,
 )
 from firsthand.values import dataclass
-from firsthand.weights.folder import LEGACY_SUFFIXES, convert_first, is_model_file, model_in
+from firsthand.weights.folder import (
+    LEGACY_SUFFIXES,
+    Form,
+    convert_first,
+    form_of,
+    is_model_file,
+    model_in,
+)
 from firsthand.weights.model_names import (
     KNOWN_MODELS,
     HubId,
     KnownModel,
     check_model,
-    is_commit,
     is_sha256,
     near,
     parse_hub_id,
     shown,
 )
+from firsthand.weights.modelscope import modelscope_folder
 from firsthand.weights.object_names import (
     object_folder,
     parse_object_id,
     pulled_folder,
-    pulled_objects,
 )
 from firsthand.weights.packed_cache import (
     PackedModel,
     list_packed,
     packed_folder,
+    packed_of,
     remove_packed,
 )
 from firsthand.weights.places import (
     Progress,
     PullProgress,
-    cached_commit,
+    cached_repos,
     file_sha256,
     is_pulled,
     known_path,
@@ -71,6 +76,7 @@ class Source(StrEnum):
     FOLDER = "folder"
     FILE = "file"
     HUB = "hub cache"
+    MODELSCOPE = "ModelScope cache"
     OBJECTS = "object storage"
 
 
@@ -82,19 +88,6 @@ class ResolvedModel:
     path: Path
     source: Source
     revision: str | None  # hub: the commit; known name: the SHA-256 of the file; else nothing
-
-
-@dataclass(frozen=True, slots=True)
-class LocalModel:
-    """One row of `firsthand list`. `name` is what to write as MODEL."""
-
-    name: str
-    path: Path
-    form: Literal["safetensors", "gguf"]
-    size_bytes: int
-    revision: str
-    complete: bool
-    packed_bytes: int = 0  # of its packed forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +109,7 @@ class ModelDescription:
     """What is known of a model without loading it."""
 
     resolved: ResolvedModel
-    form: Literal["safetensors", "gguf"]
+    form: Form
     files: tuple[ModelFile, ...]
     packed: tuple[PackedModel, ...] = ()
 
@@ -152,9 +145,12 @@ def resolve(
     if hub_id is None:
         raise ModelNotFound(_not_found(model, env, known))
     snapshot = snapshot_folder(hub_id, env)
-    if snapshot is None:
+    if snapshot is not None:
+        return ResolvedModel(model, model_in(snapshot, hub_id.file), Source.HUB, snapshot.name)
+    folder = modelscope_folder(hub_id, env)
+    if folder is None:
         raise ModelNotFound(_not_found(model, env, known, hub_id))
-    return ResolvedModel(model, model_in(snapshot, hub_id.file), Source.HUB, snapshot.name)
+    return ResolvedModel(model, model_in(folder, hub_id.file), Source.MODELSCOPE, None)
 
 
 def pull(
@@ -165,7 +161,8 @@ def pull(
 ) -> ResolvedModel:
     """Fetch MODEL unless it is there; a path is only looked at. DownloadFailed leaves nothing half.
 
-    An id of the hub is asked for again each time, because `main` moves; what is there stays.
+    An id of the hub is asked for again each time, because `main` moves; what is there stays. A
+    model that only ModelScope's cache has is left as it is.
     """
     # Imported here: to run a model that is there needs neither HTTP nor pip, and they cost time.
     from firsthand.weights.hub import pull_hub
@@ -182,32 +179,9 @@ def pull(
         hub_id = parse_hub_id(target)
         if hub_id is None:
             raise ModelNotFound(_not_found(target, env, known))
-        pull_hub(hub_id, env, progress)
+        if snapshot_folder(hub_id, env) is not None or modelscope_folder(hub_id, env) is None:
+            pull_hub(hub_id, env, progress)
     return resolve(target, env, known)
-
-
-def list_models(
-    env: Environment, known: Mapping[str, KnownModel] = KNOWN_MODELS
-) -> list[LocalModel]:
-    """What both caches hold, incomplete models too, sorted by name."""
-    rows = [
-        _row(name, known_path(model, env), "gguf", model.sha256, complete=True)
-        for name, model in known.items()
-        if is_pulled(model, env)
-    ]
-    for hub_id in _cached_repos(env):
-        rows.extend(_hub_rows(hub_id, env))
-    rows += [
-        _row(str(one), path, _form(path), path.name, complete=True)
-        for one in pulled_objects(env)
-        if (path := pulled_folder(one, env)) is not None
-    ]
-    packed = list_packed(packed_folder(env.home))
-    rows = [
-        replace(row, packed_bytes=sum(m.size_bytes for m in packed if m.is_of(row.path)))
-        for row in rows
-    ]
-    return sorted(rows, key=lambda row: row.name)
 
 
 def describe(
@@ -230,8 +204,8 @@ def describe(
 
         expected = resolved.revision if resolved.source is Source.KNOWN else _blob_sha256(path)
         files.append(ModelFile(path.name, size_bytes, file_sha256(path, report), expected))
-    packed = [m for m in list_packed(packed_folder(env.home)) if m.is_of(resolved.path)]
-    return ModelDescription(resolved, _form(resolved.path), tuple(files), tuple(packed))
+    packed = packed_of(resolved.path, list_packed(packed_folder(env.home)))
+    return ModelDescription(resolved, form_of(resolved.path), tuple(files), tuple(packed))
 
 
 def remove_model(
@@ -259,6 +233,9 @@ def remove_model(
         return freed_bytes
     if os.path.lexists(name):
         raise InvalidRequest("model", f"{shown(name)} is a path; only cached models are removed")
+    elsewhere = None if hub_id is None else modelscope_folder(hub_id, env)
+    if elsewhere is not None:
+        raise InvalidRequest("model", f"{elsewhere} is ModelScope's; its own tools remove it")
     raise ModelNotFound(_not_found(name, env, known, hub_id))
 
 
@@ -291,67 +268,13 @@ def _not_found(
     looked = [f"known names ({', '.join(known)})", "a path"]
     if hub_id is not None:
         looked.append(f"the Hugging Face cache ({repo_folder(hub_id, env)}, {hub_id.revision})")
+        if env.modelscope_cache is not None:
+            looked.append(f"ModelScope's ({env.modelscope_cache})")
     text = f"no model {shown(model)}; looked for: {'; '.join(looked)}"
-    candidate = near(model, [*known, *(hub_id.repo for hub_id in _cached_repos(env))])
+    candidate = near(model, [*known, *(hub_id.repo for hub_id in cached_repos(env))])
     if candidate is not None and candidate != model:
         return f"{text}. Did you mean {candidate}?"
     return f"{text}. `firsthand pull {hub_id}` fetches it" if hub_id is not None else text
-
-
-def _cached_repos(env: Environment) -> Iterator[HubId]:
-    """The models of the shared cache; folders with names that no id has are passed over."""
-    if not env.hf_cache.is_dir():
-        return
-    for folder in sorted(env.hf_cache.glob("models--*--*")):
-        hub_id = parse_hub_id(folder.name.removeprefix("models--").replace("--", "/", 1))
-        if hub_id is not None and hub_id.folder == folder.name and folder.is_dir():
-            yield hub_id
-
-
-def _hub_rows(hub_id: HubId, env: Environment) -> Iterator[LocalModel]:
-    """One row for each snapshot that has weights; for .gguf, one for each file."""
-    try:
-        main = cached_commit(hub_id, env)
-    except CheckpointError:
-        main = None
-    for snapshot in sorted((repo_folder(hub_id, env) / "snapshots").glob("[0-9a-f]*")):
-        if not is_commit(snapshot.name) or not snapshot.is_dir():
-            continue
-        name = hub_id.repo if snapshot.name == main else f"{hub_id.repo}@{snapshot.name}"
-        names = [path.name for path in snapshot.iterdir()]
-        if any(".safetensors" in name for name in names):
-            complete = _is_complete(snapshot)
-            yield _row(name, snapshot, "safetensors", snapshot.name, complete=complete)
-        for gguf in sorted(snapshot.rglob("*.gguf")):
-            file = gguf.relative_to(snapshot).as_posix()
-            yield _row(f"{name}:{file}", gguf, "gguf", snapshot.name, complete=gguf.is_file())
-
-
-def _is_complete(folder: Path) -> bool:
-    try:
-        model_in(folder)
-    except FirsthandError:
-        return False
-    return True
-
-
-def _row(
-    name: str, path: Path, form: Literal["safetensors", "gguf"], revision: str, *, complete: bool
-) -> LocalModel:
-    files = [path] if form == "gguf" else [each for each in path.iterdir() if each.is_file()]
-    stats = [file.stat() for file in files if file.is_file()]
-    return LocalModel(
-        name=name,
-        path=path,
-        form=form,
-        size_bytes=sum(stat.st_size for stat in stats),
-        revision=revision,
-        complete=complete,
-    )
-
-
-def _form(path: Path) -> Literal["safetensors", "gguf"]:
-    return "safetensors" if path.is_dir() else "gguf"
 
 
 def _blob_sha256(path: Path) -> str | None:

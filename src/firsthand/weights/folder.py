@@ -13,10 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
 from firsthand.errors import CheckpointError, InvalidRequest, ModelNotFound, UnsupportedModel
 from firsthand.weights.shards import read_index
 
+Form = Literal["safetensors", "gguf"]
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -80,6 +82,11 @@ def model_in(folder: Path, file: str | None = None) -> Path:
     if legacy:
         raise UnsupportedModel(convert_first(str(folder), legacy))
     raise ModelNotFound(f"no model in {folder}: {_what_is_in(ggufs)}")
+
+
+def form_of(path: Path) -> Form:
+    """Of what `model_in` found."""
+    return "safetensors" if path.is_dir() else "gguf"
 
 
 def convert_first(where: str, legacy: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from firsthand.errors import CapacityExceeded, CheckpointError
 from firsthand.files import parse_json_object, read_whole
@@ -141,18 +141,11 @@ class PackedCache:
                 model.path.unlink(missing_ok=True)
 
     def _recorded(self, source: str, files: Sequence[FileIdentity]) -> str | None:
-        path = self._record_path(source)
-        try:
-            record = parse_json_object(read_whole(path, _MAX_RECORD_BYTES), str(path), 65_536)
-        except CheckpointError:
-            return None
-        content = record.get("content")
-        same = record.get("files") == [file.words() for file in files]
-        return content if same and isinstance(content, str) and len(content) == 64 else None
+        known, content = _read_record(self._record_path(source))
+        return content if known == [file.words() for file in files] else None
 
     def _record_path(self, source: str) -> Path:
-        name = hashlib.sha256(os.fsencode(source)).hexdigest()
-        return self.folder / "sources" / f"{name}.json"
+        return _record_path(self.folder, source)
 
 
 def packed_folder(home: Path) -> Path:
@@ -169,6 +162,17 @@ def list_packed(folder: Path) -> list[PackedModel]:
     return found
 
 
+def packed_of(path: Path, packed: Sequence[PackedModel]) -> list[PackedModel]:
+    """Which of a folder's packed files a start with the model at `path` maps: those that were made
+    of it, or of the same content in another place."""
+    content = {_content_on_record(folder, path) for folder in {one.path.parent for one in packed}}
+    return [
+        one
+        for one in packed
+        if one.is_of(path) or (one.header is not None and one.header.content in content)
+    ]
+
+
 def remove_packed(models: Iterable[PackedModel]) -> int:
     """Delete packed files; processes that have them mapped keep them. Returns bytes freed."""
     freed_bytes = 0
@@ -176,6 +180,31 @@ def remove_packed(models: Iterable[PackedModel]) -> int:
         model.path.unlink(missing_ok=True)
         freed_bytes += model.size_bytes
     return freed_bytes
+
+
+def _content_on_record(folder: Path, path: Path) -> str | None:
+    """The hash of the content of the model at `path`, if its files still are as they were then."""
+    known, content = _read_record(_record_path(folder, os.path.realpath(path)))
+    with suppress(OSError, TypeError, IndexError):
+        now = [FileIdentity.of(words[0], os.stat(words[0])).words() for words in known]
+        return content if now == known else None
+    return None
+
+
+def _read_record(path: Path) -> tuple[list[Any], str | None]:
+    """The words of the files' identities, and the hash of their content."""
+    try:
+        record = parse_json_object(read_whole(path, _MAX_RECORD_BYTES), str(path), 65_536)
+    except CheckpointError:
+        return [], None
+    files, content = record.get("files"), record.get("content")
+    if not isinstance(files, list) or not isinstance(content, str) or len(content) != 64:
+        return [], None
+    return files, content
+
+
+def _record_path(folder: Path, source: str) -> Path:
+    return folder / "sources" / f"{hashlib.sha256(os.fsencode(source)).hexdigest()}.json"
 
 
 def _is_usable(path: Path) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from firsthand.config import Environment
 from firsthand.errors import CheckpointError
 from firsthand.values import dataclass
-from firsthand.weights.model_names import HubId, KnownModel, is_commit
+from firsthand.weights.model_names import HubId, KnownModel, is_commit, parse_hub_id
 
 _BLOCK_BYTES = 2**20
 
@@ -73,6 +73,16 @@ def snapshot_folder(hub_id: HubId, env: Environment) -> Path | None:
     commit = cached_commit(hub_id, env)
     folder = repo_folder(hub_id, env) / "snapshots" / (commit or "")
     return folder if commit and folder.is_dir() else None
+
+
+def cached_repos(env: Environment) -> Iterator[HubId]:
+    """The models of the shared cache; folders with names that no id has are passed over."""
+    if not env.hf_cache.is_dir():
+        return
+    for folder in sorted(env.hf_cache.glob("models--*--*")):
+        hub_id = parse_hub_id(folder.name.removeprefix("models--").replace("--", "/", 1))
+        if hub_id is not None and hub_id.folder == folder.name and folder.is_dir():
+            yield hub_id
 
 
 def file_sha256(path: Path, report: Callable[[int], None] | None = None) -> str:
