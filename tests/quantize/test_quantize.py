@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firsthand.cli.main import run_command
 from firsthand.errors import InvalidRequest
 from firsthand.evaluate.perplexity import load_for_scoring, perplexity
 from firsthand.generation.load_options import LoadOptions
-from firsthand.quantize.quantize import Report, quantize
+from firsthand.quantize.quantize import Plan, Report, quantize
 from firsthand.quantize.scheme import Scheme
 
 pytestmark = pytest.mark.native
@@ -114,6 +115,41 @@ def test_what_was_rounded_is_loaded_as_it_is(
     assert formats["model.layers.0.mlp.up_proj.weight"] == "int4/32"
     assert report.bits_per_weight == 4.5
     assert report.num_bytes < 0.4 * report.source_bytes
+
+
+@pytest.mark.parametrize("options", CASES, ids=lambda o: " ".join(map(str, o.values())))
+def test_the_size_is_known_before_the_work(
+    micro_folder: Path, tmp_path: Path, passages: str, options: dict[str, Any]
+) -> None:
+    plans: list[Plan] = []
+    scheme = Scheme(**({"force": True} | options))
+    text = passages if scheme.needs_calibration else None
+    report = quantize(
+        micro_folder,
+        tmp_path / "small",
+        scheme,
+        calibration=text,
+        judged_on=passages[-600:],
+        num_tokens=TOKENS,
+        planned=plans.append,
+    )
+    (plan,) = plans
+    assert plan.source_bytes == report.source_bytes
+    assert plan.num_bytes == pytest.approx(report.num_bytes, rel=0.03)
+    assert not plan.rounded_twice
+
+
+def test_the_command_tells_before_the_work_what_there_is_to_tell(
+    micro_folder: Path, tmp_path: Path, passages: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(micro_folder, tmp_path / "small", passages, kind="int4", method="nearest")
+    (tmp_path / "text").write_text(passages[-600:])
+    arguments = ["quantize", str(tmp_path / "small"), str(tmp_path / "again"), "--scheme", "int8"]
+    arguments += ["--method", "nearest", "--text", str(tmp_path / "text"), "--force"]
+    assert run_command(arguments) == 0
+    said = capsys.readouterr().err
+    for early in ("rounds a second time", "no smaller"):
+        assert -1 < said.find(early) < said.find("rounding: ")
 
 
 def test_compensation_loses_less(micro_folder: Path, tmp_path: Path, passages: str) -> None:

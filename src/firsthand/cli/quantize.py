@@ -87,6 +87,7 @@ def quantize(
             judged_on=None if text is None else read_text(text, "text"),
             num_tokens=calibration_tokens,
             progress=_say_progress,
+            planned=_say_plan,
         )
         if as_json:
             print_json(done.as_json())
@@ -96,16 +97,20 @@ def quantize(
             raise typer.Exit(CHECK_FAILED)
 
 
+def _say_plan(plan: Any) -> None:
+    if plan.rounded_twice:
+        say("the source was rounded before: this rounds a second time")
+    if plan.num_bytes >= plan.source_bytes:
+        sizes = f"{in_bytes(plan.source_bytes)}, the result about {in_bytes(plan.num_bytes)}"
+        say(f"the source has {sizes}: no smaller, because it is quantised already")
+
+
 def _say_progress(what: str, done: int, total: int) -> None:
     if done * 10 // total > (done - 1) * 10 // total:
         say(f"{what}: {done} of {total} layers")
 
 
 def _show(done: Any) -> None:
-    if done.rounded_twice:
-        say("the source was rounded before: this rounds a second time")
-    if done.num_bytes >= done.source_bytes:
-        say("the result is no smaller than its source, which is quantised already: use that one")
     sizes = f"{in_bytes(done.source_bytes)} to {in_bytes(done.num_bytes)}"
     print(f"weights     {sizes}; {done.bits_per_weight:.3f} bits per weight of a layer")
     if done.judgement is not None:

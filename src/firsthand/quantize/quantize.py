@@ -35,6 +35,7 @@ from firsthand.quantize.rounding import LayerError, Rounder
 from firsthand.quantize.scheme import GROUP_STEP, HEAD_GRID, MAX_GROUP, Scheme
 from firsthand.quantize.source import Source, config_of, open_source_model, write_companions
 from firsthand.quantize.writing import (
+    planned_bytes,
     quantization_config,
     tensors_of,
     with_joined,
@@ -51,6 +52,16 @@ WINDOW: Final = 512
 REPORT_FILE: Final = "quantization.json"
 
 Progress = Callable[[str, int, int], None]  # what, layers done, layers in all
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known before the work begins: the source's weights as they lie, about what will be
+    written, and whether the layers have been rounded once already."""
+
+    source_bytes: int
+    num_bytes: int
+    rounded_twice: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +116,11 @@ def quantize(
     judged_on: str | None = None,
     num_tokens: int,
     progress: Progress | None = None,
+    planned: Callable[[Plan], None] | None = None,
 ) -> Report:
     """Write the model, quantised, as the new folder `dst`. `calibration` and `judged_on` are texts;
-    without the second the part of the first that is kept back is judged on.
+    without the second the part of the first that is kept back is judged on. `planned` is called
+    before the work, which may take minutes.
 
     Raises InvalidRequest for a `dst` that exists, a text that is none, or a scheme that does not
     fit the layers; the errors of a load. A loss past the limit is no error: see `Report.published`.
@@ -118,6 +131,8 @@ def quantize(
     with closing(open_checkpoint(resolved.path)) as checkpoint:
         source = open_source_model(checkpoint)
         _check_groups(source, scheme)
+        if planned is not None:
+            planned(_plan(source, scheme))
         set_ = None
         if calibration is not None:
             encode = source.tokenizer.encode
@@ -180,6 +195,18 @@ def _check_groups(source: Source, scheme: Scheme) -> None:
                 f"{name} has {k} columns, no multiple of {group}; these fit every layer: "
                 f"{', '.join(fitting) or 'none'}, and 0 for a whole row",
             )
+
+
+def _plan(source: Source, scheme: Scheme) -> Plan:
+    shape = source.weights.shape
+    bits = {
+        name: scheme.budget or scheme.grid.bits_per_weight(shape(name)[1])
+        for name in source.linear_names
+    }
+    if scheme.head:
+        bits |= {name: HEAD_GRID.bits_per_weight(shape(name)[1]) for name in source.head_names}
+    num_bytes = planned_bytes(source.weights.sources, bits)
+    return Plan(source.file_bytes, num_bytes, source.was_rounded)
 
 
 def _rounded(

@@ -64,6 +64,17 @@ def tensors_of(
     return found
 
 
+def planned_bytes(sources: Mapping[str, WeightSource], bits: Mapping[str, float]) -> int:
+    """What the matrices will take, before anything is rounded: `bits` per weight of those that will
+    be. What a file decodes to is taken as float16."""
+    total = 0.0
+    for name, source in sources.items():
+        n, k = source.shape
+        as_floats = _kept_format(source) or FloatFormat("float16")
+        total += bits[name] * n * k / 8 if name in bits else as_floats.num_bytes(n, k)
+    return round(total)
+
+
 def _packed(stem: str, rounded: Rounded) -> list[TensorToWrite]:
     grid = rounded.grid
     shape = np.array(rounded.codes.shape, np.int64)
@@ -98,12 +109,23 @@ def _float(name: str, source: WeightSource) -> TensorToWrite:
 
 def _float_type(source: WeightSource) -> str:
     """The file's own, or float16 for what was decoded, where every value is in its range."""
-    if isinstance(source.format, FloatFormat) and not isinstance(source, ConvertedSource):
-        return source.format.dtype
+    kept = _kept_format(source)
+    if kept is not None:
+        return kept.dtype
     largest = max(
         float(np.abs(decode(source.rows(a, b))).max()) for a, b in row_blocks(*source.shape)
     )
     return "float16" if largest <= 65_504 else "float32"
+
+
+def _kept_format(source: WeightSource) -> FloatFormat | None:
+    """None for what is no float in the file."""
+    found = source.format
+    return (
+        found
+        if isinstance(found, FloatFormat) and not isinstance(source, ConvertedSource)
+        else None
+    )
 
 
 def _chunks(source: WeightSource, dtype: str) -> Iterator[memoryview]:
