@@ -19,6 +19,7 @@ from firsthand.cli.micro_model import write_micro_model
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FIRSTHAND_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "modelscope"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path
 
@@ -191,3 +192,12 @@ def test_an_adapter_answers_and_can_be_merged(tmp_path: Path) -> None:
     assert said["error"]["message"] == "adapter: 'two' is of no --lora"
     said = called("plan", str(folder), "--lora", f"one={adapter}", code=2)
     assert said["error"]["message"].startswith("lora: goes with run and chat")
+
+
+def test_a_model_goes_out_as_a_layout_and_comes_back(cached: str, caches: Path) -> None:
+    out = called("oci", "export", cached, str(caches / "layout"), "--tag", "v1")
+    assert out["digest"].startswith("sha256:") and "model.safetensors" in out["files"]
+    back = called("oci", "import", str(caches / "layout"), str(caches / "back"))
+    assert (back["files"], back["num_bytes"]) == (out["files"], out["num_bytes"])
+    assert called("show", str(caches / "back"))["form"] == "safetensors"
+    assert called("oci", "import", str(caches), str(caches / "other"), code=4)["error"]

@@ -32,6 +32,7 @@ from firsthand.cli import (
     logs,
     manifest,
     models,
+    oci,
     preflight,
     quantize,
     quarantine,
@@ -106,6 +107,10 @@ ENTRIES: Mapping[str, Entry] = {
     "selftest": check.selftest,
     "convert": models.convert,
     "merge": models.merge,
+    "oci": Group(
+        "A model as an OCI image layout, which tools of registries copy.",
+        {"export": oci.export_model, "import": oci.import_model},
+    ),
     "run-batch": jobs.run_batch,
     "plan": Group(
         "Show what memory a model would get; `plan load MODEL`: how to load it.",

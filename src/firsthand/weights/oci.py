@@ -1,0 +1,166 @@
+"""A model as an OCI image layout: the folder form that registries' tools copy from and to.
+
+Owns: the media types of ModelPack, what of a model becomes a layer, which layers are a model.
+May not know: registries (their own tools push and pull a layout), what is inside a weight file.
+Read next: `oci_import.py` (the way back); `folder.py` (what a model is). Source: the OCI image
+specification 1.1, the CNCF ModelPack specification v1.
+
+    oci-layout   index.json           the manifests, each with a tag
+    blobs/sha256/HASH                 manifest, configuration, layers
+
+Each file is a layer of its own, as it is (`raw`): weights are not packed any smaller, and a layer
+that two versions share has the same hash. Nothing depends on a date, so that the same model has the
+same digest wherever it is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from firsthand.errors import CheckpointError, InvalidRequest
+from firsthand.files import open_regular, path_inside
+from firsthand.values import dataclass
+from firsthand.weights.convert import check_new, new_folder, write_new
+from firsthand.weights.folder import INDEX, is_companion
+from firsthand.weights.model_names import is_safe_file, shown
+from firsthand.weights.open import open_checkpoint
+
+LAYOUT: Final = "oci-layout"
+LAYOUT_VERSION: Final = "1.0.0"
+INDEX_FILE: Final = "index.json"
+INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
+MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
+MODEL_TYPE: Final = "application/vnd.cncf.model.manifest.v1+json"
+CONFIG_TYPE: Final = "application/vnd.cncf.model.config.v1+json"
+PREFIX: Final = "application/vnd.cncf.model."
+TAG: Final = "org.opencontainers.image.ref.name"
+FILE_PATH: Final = "org.cncf.model.filepath"
+TITLE: Final = "org.opencontainers.image.title"  # by which other tools name a file
+_DOCUMENTS = ("README", "LICENSE", "NOTICE")
+_OURS = ("manifest.json", "quantization.json")
+_BLOCK_BYTES = 1 << 20
+
+Descriptor = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`digest` is that of the manifest, by which registries name it."""
+
+    destination: str
+    tag: str
+    digest: str
+    files: tuple[str, ...]
+    num_bytes: int
+
+
+def export_layout(model: Path, dst: Path, tag: str) -> Exported:
+    """Write the model at `model`, a folder or a .gguf file, as the new folder `dst`.
+
+    Raises InvalidRequest for a `dst` that exists or a bad tag, what opening the model raises.
+    """
+    check_new(dst)
+    if not is_safe_file(tag) or "/" in tag or len(tag) > 128:
+        raise InvalidRequest("tag", f"{shown(tag)} is no tag")
+    words = _words(model)
+    with new_folder(dst) as partial:
+        blobs = partial / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        layers = [_layer(blobs, path, name, kind) for name, path, kind in sorted(_files_of(model))]
+        hashes = [layer["digest"] for layer in layers]
+        config = words | {"modelfs": {"type": "layers", "diffIds": hashes}}
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "artifactType": MODEL_TYPE,
+            "config": _json_blob(blobs, config, CONFIG_TYPE),
+            "layers": layers,
+        }
+        top = _json_blob(blobs, manifest, MANIFEST_TYPE)
+        top |= {"artifactType": MODEL_TYPE, "annotations": {TAG: tag}}
+        index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [top]}
+        write_new(partial / LAYOUT, [_json({"imageLayoutVersion": LAYOUT_VERSION})])
+        write_new(partial / INDEX_FILE, [_json(index)])
+    names = tuple(layer["annotations"][FILE_PATH] for layer in layers)
+    size = sum(layer["size"] for layer in layers)
+    return Exported(str(dst), tag, top["digest"], names, size)
+
+
+def _words(model: Path) -> dict[str, Any]:
+    """What the configuration says of the model. It is opened, so that only a whole one goes out."""
+    checkpoint = open_checkpoint(model)
+    try:
+        in_folder = checkpoint.form == "safetensors"
+        family = (
+            checkpoint.config.get("model_type")
+            if in_folder
+            else checkpoint.metadata.get("general.architecture")
+        )
+        quantised = checkpoint.config.get("quantization_config")
+        method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+        config = {"architecture": "transformer", "format": checkpoint.form}
+        if isinstance(method, str):
+            config["quantization"] = method
+        descriptor = {"name": model.name}
+        if isinstance(family, str):
+            descriptor["family"] = family
+        return {"descriptor": descriptor, "config": config}
+    finally:
+        checkpoint.close()
+
+
+def _files_of(model: Path) -> Iterator[tuple[str, Path, str]]:
+    """Name, place and kind of each file. What is no part of a model is left out."""
+    if not model.is_dir():
+        yield model.name, model, "weight"
+        return
+    for name in os.listdir(model):
+        if name.endswith(".safetensors"):
+            kind = "weight"
+        elif is_companion(name) or name == INDEX or name in _OURS:
+            kind = "weight.config"
+        elif name.startswith(_DOCUMENTS):
+            kind = "doc"
+        else:
+            continue
+        yield name, path_inside(model, name), kind
+
+
+def _layer(blobs: Path, path: Path, name: str, kind: str) -> Descriptor:
+    if not is_safe_file(name):
+        raise CheckpointError(str(path), "has a name that no layer can have")
+    descriptor, _ = open_regular(path)
+    with open(descriptor, "rb") as source:
+        found = _blob(blobs, iter(lambda: source.read(_BLOCK_BYTES), b""))
+    where = {FILE_PATH: name, TITLE: name}
+    return {"mediaType": f"{PREFIX}{kind}.v1.raw", **found, "annotations": where}
+
+
+def _json_blob(blobs: Path, value: Mapping[str, Any], kind: str) -> Descriptor:
+    return {"mediaType": kind, **_blob(blobs, [_json(value)])}
+
+
+def _blob(blobs: Path, chunks: Any) -> Descriptor:
+    """Copied and hashed in one go; the name is the hash."""
+    digest, size = hashlib.sha256(), 0
+    partial = blobs / ".partial"
+
+    def hashed() -> Iterator[bytes]:
+        nonlocal size
+        for chunk in chunks:
+            digest.update(chunk)
+            size += len(chunk)
+            yield chunk
+
+    write_new(partial, hashed())
+    partial.rename(blobs / digest.hexdigest())
+    return {"digest": f"sha256:{digest.hexdigest()}", "size": size}
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=1).encode("ascii")
