@@ -33,8 +33,11 @@ def test_every_test_that_the_page_names_is_there() -> None:
     assert not named() - FOUND
 
 
-def test_every_promise_of_the_service_that_a_test_names_is_on_the_page() -> None:
-    """Of overload, losses and operation: O-, G-, OPS- and R-."""
-    pattern = re.compile(r"(?:^|_)(?:o|g|ops|r)_\d+(?=_)")
+def test_every_promise_that_a_test_names_is_on_the_page() -> None:
+    """Of overload, losses and operation: O-, G-, OPS- and R-; of models' files and numbers: LOAD-,
+    GGUF-, MODEL-, QUANT-, N-4 to N-6 and S-1 to S-10."""
+    pattern = re.compile(
+        r"_(?:(?:o|g|ops|r|load|gguf|model|quant)_\d+|n_[4-6]|s_(?:[1-9]|10))(?=_)"
+    )
     missing = {one for one in FOUND if pattern.search(one[1])} - named()
     assert not missing

@@ -41,7 +41,7 @@ def exact(smollm2_path: Path, passages: str) -> float:
     ],
     ids=["the file's blocks", "the same, float32 KV", "float16 KV", "int8"],
 )
-def test_a_format_keeps_the_perplexity(
+def test_n_5_a_format_keeps_the_perplexity(
     smollm2_path: Path, passages: str, exact: float, options: dict[str, Any], bound: float
 ) -> None:
     assert measured(smollm2_path, passages, **options) == pytest.approx(exact, rel=bound)

@@ -7,6 +7,8 @@ Read next: `tiny_families.py`.
 
 from __future__ import annotations
 
+import copy
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,11 @@ import torch
 
 from firsthand.cli.micro_model import VOCAB_SIZE
 from firsthand.compute.batch import FlatBatch
+from firsthand.errors import InvalidRequest
 from firsthand.generation.llm import LLM
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import LoadedModel, load_model
+from firsthand.models.spec import ModelSpec
 from tests.models.tiny_families import CONFIGS, build, greedy, oracle
 
 pytestmark = [pytest.mark.oracle, pytest.mark.torch, pytest.mark.native]
@@ -92,7 +96,7 @@ def rms(error: NDArray[Any]) -> float:
 
 
 def test_logits_are_those_of_transformers(made: Any) -> None:
-    """N-4. Our error against float64 is at most twice that of transformers at the same precision
+    """Our error against float64 is at most twice that of transformers at the same precision
     (root mean square), and no single logit is far off."""
     model, folder = made
     ids = prompt(150)
@@ -110,6 +114,93 @@ def test_logits_are_those_of_transformers(made: Any) -> None:
         error = logits - double
         assert rms(error) <= 2 * rms(theirs), way
         assert np.abs(error).max() <= 4 * np.abs(theirs).max(), way
+
+
+# Text of many kinds; the vocabulary has one token for each byte.
+TEXTS = (
+    "The quick brown fox jumps over the lazy dog.",
+    "Съешь ещё этих мягких французских булок, да выпей чаю",
+    "敏捷的棕色狐狸跳过懒狗，然后睡着了。",
+    "いろはにほへと ちりぬるを",
+    "نص حكيم له سر قاطع وذو شأن عظيم",
+    "ऋषियों को सताने वाले दुष्ट राक्षसों के राजा",
+    "👩‍🚀🧪🚀 👨‍👩‍👧‍👦 — ok?",
+    "e\u0301 and é, \u202eback\u202c, \ufeff, \x00, \t\n\r",
+    "1, 2, 3, 3.14159, 1e-300, -0",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+)
+NUM_PROMPTS = 15  # of each of fourteen models
+
+
+def prompts_of(spec: ModelSpec, count: int) -> list[list[int]]:
+    """Each text, the lengths beside every border, and random ones of random lengths."""
+    # LongRoPE of transformers has another table for what is shorter than the trained context.
+    least = 129 if spec.rope.kind == "longrope" else 1
+    longest = spec.context_length
+    windows = {layer for layer in spec.windows if layer} or {64}
+    borders = [1, longest, *(w + by for w in windows for by in (-1, 0, 1))]
+    rng = np.random.default_rng(5)
+    lengths = borders + [int(n) for n in rng.integers(least, longest, count)]
+    texts = [list(text.encode()) for text in TEXTS]
+    found = [(text * longest)[: max(len(text), least)] for text in texts]
+    found += [prompt(max(length, least), seed) for seed, length in enumerate(lengths)]
+    return found[:count]
+
+
+def check_prompts(made: Any, count: int) -> None:
+    model, folder = made
+    ours = loaded(folder)
+    prompts = prompts_of(ours.spec, count)
+    assert len(prompts) == count
+    for ids in prompts:
+        found = run(ours, (0, 0, ids))
+        with torch.inference_mode():
+            wanted = model(torch.tensor([ids])).logits[0].numpy()
+        assert np.abs(found - wanted).max() <= 1e-4
+        top = wanted.argmax(axis=1)[:, None]
+        apart = np.take_along_axis(wanted, top, 1) - np.take_along_axis(
+            wanted, found.argmax(axis=1)[:, None], 1
+        )
+        assert apart.max() <= 1e-3  # where another token is the likeliest, both nearly are
+
+
+def test_n_4_logits_of_two_hundred_prompts(made: Any) -> None:
+    """Fifteen prompts of each model; the soak has two hundred of each."""
+    assert NUM_PROMPTS * len(CONFIGS) >= 200
+    check_prompts(made, NUM_PROMPTS)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_n_4_logits_of_two_hundred_prompts_of_each_model(made: Any) -> None:
+    check_prompts(made, 200)
+
+
+def test_n_4_an_empty_prompt_is_refused(made: Any) -> None:
+    """These models have no token to begin with; transformers refuses it as well."""
+    model, folder = made
+    with LLM(loaded(folder)) as llm, pytest.raises(InvalidRequest, match="prompt"):
+        llm.generate("")
+    with pytest.raises((ValueError, IndexError, RuntimeError)):
+        greedy(model, [], 1)
+
+
+def test_n_4_bfloat16(made: Any, tmp_path: Path) -> None:
+    """Weights in bfloat16, as checkpoints have them, and the cache as it is by default. The others
+    compute with the same weights in float32."""
+    model, folder = made
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    shutil.copytree(folder, tmp_path / "half")
+    half.save_pretrained(tmp_path / "half")
+    exact = half.float()
+    ours = loaded(tmp_path / "half", kv_dtype="int16")
+    for ids in prompts_of(ours.spec, NUM_PROMPTS):
+        found = run(ours, (0, 0, ids)).astype(np.float64)
+        with torch.inference_mode():
+            wanted = exact(torch.tensor([ids])).logits[0].double().numpy()
+        assert np.abs(found - wanted).max() <= 1e-2 * np.abs(wanted).max()
+        p, q = (torch.from_numpy(x).log_softmax(-1) for x in (wanted, found))
+        assert float((p.exp() * (p - q)).sum(-1).mean()) <= 1e-4
 
 
 def test_bits_do_not_depend_on_company_cuts_or_threads(made: Any) -> None:

@@ -45,8 +45,7 @@ def refused(path: Path, content: bytes) -> CheckpointError:
     return caught.value
 
 
-def test_a_sound_file_with_shuffled_keys(tmp_path: Path) -> None:
-    """LOAD-2: the order of the keys is free."""
+def test_load_2_the_order_of_the_keys_is_free(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(small())
     found = open_safetensors(path)
@@ -116,10 +115,9 @@ LAYOUTS: list[tuple[str, dict[str, Any] | bytes, bytes, str, str | None]] = [
     [row[1:] for row in LAYOUTS],
     ids=[r[0] for r in LAYOUTS],
 )
-def test_lies_in_the_header(
+def test_s_1_s_3_s_4_load_2_load_3_lies_in_the_header(
     tmp_path: Path, header: dict[str, Any] | bytes, data: bytes, message: str, tensor: str | None
 ) -> None:
-    """S-1, S-3, S-4, LOAD-2, LOAD-3."""
     error = refused(tmp_path / "a.safetensors", safetensors(header, data))
     assert message in str(error)
     if message:
