@@ -144,6 +144,9 @@ def test_experts_are_what_the_file_says() -> None:
     ("name", "option", "value"),
     [
         ("llama", "layer_types", ["sliding_attention"] * 4),
+        ("llama", "sliding_window_pattern", 6),
+        ("qwen3", "sliding_window_pattern", 2),
+        ("mistral", "use_sliding_window", True),
         ("qwen2", "attn_logit_softcapping", 50.0),
         ("mistral", "num_local_experts", 8),
         ("qwen3", "query_pre_attn_scalar", 16),
@@ -155,6 +158,12 @@ def test_experts_are_what_the_file_says() -> None:
 def test_an_option_of_another_family_is_refused_by_name(name: str, option: str, value: Any) -> None:
     with pytest.raises(UnsupportedModel, match=option):
         spec(name, **{option: value})
+
+
+def test_options_that_change_nothing_are_taken() -> None:
+    """As relatives' files have them."""
+    harmless = {"use_sliding_window": False, "max_window_layers": 3, "partial_rotary_factor": 1.0}
+    assert spec("llama", **harmless) == spec("llama")
 
 
 GGUF: dict[str, Any] = {

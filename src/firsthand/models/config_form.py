@@ -37,11 +37,13 @@ from firsthand.models.spec import (
 ACTIVATIONS = MappingProxyType(
     {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_tanh": "gelu_tanh"}
 )
-# Options of relatives of Llama that change the mathematics, with the values that change nothing.
+# Options that change the mathematics, with the values that change nothing. Whatever a family's
+# reading understands is such an option to the others, also if it does not stand here.
 NEUTRAL = MappingProxyType(
     {
         "quantization_config": (),
         "sliding_window": (0,),
+        "use_sliding_window": (False,),
         "partial_rotary_factor": (1,),
         "rope_interleaved": (False,),
         "rope_traditional": (False,),
@@ -68,6 +70,8 @@ NEUTRAL = MappingProxyType(
         "add_cross_attention": (False,),
     }
 )
+# Of those, what every family reads, or says nothing without another that is refused.
+HARMLESS = frozenset(("rope_parameters", "max_window_layers"))
 # What may stand both outside and inside `text_config` and differ: it is not the text model's.
 OUTER_ONLY = frozenset(
     (
@@ -107,7 +111,8 @@ def spec_from_config(
     architecture, fields = _text_model(outer, architectures)
     reading = readings.get(architecture, PLAIN)
     fields = Fields(CONFIG, {**reading.defaults, **fields.values})
-    _refuse_options(fields, reading.options)
+    known = frozenset().union(*(other.options for other in readings.values()))
+    _refuse_options(fields, reading.options, known - HARMLESS)
     width, num_heads, num_kv_heads, head_size = _head_sizes(fields)
     trained = fields.integer("max_position_embeddings", 1, MAX_CONTEXT)
     by_layer = "full_attention" if "rope_parameters" in reading.options else None
@@ -187,11 +192,12 @@ def known_architecture(name: str, architectures: Mapping[str, str]) -> str:
     return architectures[name]
 
 
-def _refuse_options(fields: Fields, understood: frozenset[str]) -> None:
-    for name, neutral in NEUTRAL.items():
-        value = fields.get(name)
-        if name in understood:
-            continue
+def _refuse_options(
+    fields: Fields, understood: frozenset[str], of_families: frozenset[str]
+) -> None:
+    """`of_families` is what any family understands."""
+    for name in sorted({*NEUTRAL, *of_families} - understood):
+        value, neutral = fields.get(name), NEUTRAL.get(name, ())
         off = name == "sliding_window" and fields.get("use_sliding_window") is False
         if value is not None and not off and value not in neutral:
             raise UnsupportedModel(f"{fields.file}: {name} is set, and is not computed")

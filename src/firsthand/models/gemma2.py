@@ -2,7 +2,7 @@
 
 Owns: the layers with their four norms, and its tensors. A gain w of a checkpoint means 1 + w; GGUF
 files have the sum.
-May not know: how any operator runs.
+May not know: what a weight is made of, where keys and values live.
 Read next: `gemma3.py`, which has the same layers.
 
 Source: arXiv 2408.00118, section 2.

@@ -1,7 +1,7 @@
 """Gemma 3: Gemma 2 with head norms instead of caps, and five layers with a window to one without.
 
 Owns: how its files say so: layers with a window turn by frequencies of their own.
-May not know: how any operator runs.
+May not know: what a weight is made of, where keys and values live.
 Read next: `gemma2.py` (the layers), `qwen3.py` (the attention).
 
 Source: arXiv 2503.19786, section 2.

@@ -1,7 +1,7 @@
 """Mixtral: Llama with eight experts in place of the feed-forward, two of them for each row.
 
 Owns: its names, and how its files say how many there are.
-May not know: how any operator runs.
+May not know: what a weight is made of, where keys and values live.
 Read next: `experts.py`.
 
 Its GGUF files call themselves `llama`, and have an `expert_count`. Source: arXiv 2401.04088.

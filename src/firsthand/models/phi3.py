@@ -1,7 +1,7 @@
 """Phi-3: Llama whose projections lie in one tensor, and LongRoPE where a config asks for it.
 
 Owns: which rows of the joined tensors are whose.
-May not know: how any operator runs, how rows are cut out.
+May not know: what a weight is made of, how rows are cut out of the file.
 Read next: `llama.py`, whose mathematics it has; `weights/cuts.py`, which cuts.
 
 Nothing is joined or split while it runs: the parts are slots of their own, and the executor may

@@ -1,7 +1,7 @@
 """Qwen2 and Qwen2.5: Llama with a bias on queries, keys and values.
 
 Owns: how its files say what they leave out: the bias is a matter of course.
-May not know: how any operator runs.
+May not know: what a weight is made of, where keys and values live.
 Read next: `llama.py`, whose mathematics it has.
 
 Source: arXiv 2407.10671, section 2.2.

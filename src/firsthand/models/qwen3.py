@@ -1,7 +1,7 @@
 """Qwen3: each head of queries and keys is normed before it is turned.
 
 Owns: the attention with head norms, and its tensors.
-May not know: how any operator runs.
+May not know: what a weight is made of, where keys and values live.
 Read next: `llama.py`, which has the rest.
 
 Source: arXiv 2505.09388, section 2; arXiv 2302.05442, section 2.2, for normed queries and keys.

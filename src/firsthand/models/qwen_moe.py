@@ -1,7 +1,7 @@
 """The mixtures of Qwen: many small experts; in Qwen2 one more that every row has.
 
 Owns: which layers have experts, and how files of the two generations say so.
-May not know: how any operator runs.
+May not know: what a weight is made of, where keys and values live.
 Read next: `experts.py`; `qwen2.py` and `qwen3.py`, whose attention they have.
 
 Sources: arXiv 2407.10671, section 2.2.2; arXiv 2505.09388, section 2.

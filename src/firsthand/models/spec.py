@@ -106,8 +106,9 @@ def as_it_is(words: Words, spec: ModelSpec) -> ModelSpec:
 class Reading:
     """How one family reads one form of a file.
 
-    `options` are names that `refine` reads and that are refused in other families; `defaults` stand
-    for what a file leaves out. `refine` gets the spec as all families have it.
+    `options` are names that `refine` reads and that are refused in other families, but for values
+    that change nothing (`config_form.NEUTRAL`); `defaults` stand for what a file leaves out.
+    `refine` gets the spec as all families have it.
     """
 
     options: frozenset[str] = frozenset()

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORD_BITS: Final = 32
-MAX_BITS: Final = 8
 # Nibble i of a word holds the output of this number. Source: the AutoAWQ package, its `gemm` form.
 AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 

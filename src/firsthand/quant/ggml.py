@@ -2,7 +2,7 @@
 
 Owns: the byte layout of each block kind, and which of our formats holds it.
 May not know: files, tensor names, executors. Floats of safetensors files pass through here too.
-Read next: `formats.py` (the values), `round.py` (where loss happens, and only there).
+Read next: `formats.py` (the values), `round.py` (where loss happens at a load).
 
 A row of K values is K / block_values blocks, one after the other; all numbers are little-endian.
 Source of the layouts: the `gguf` package, `quants.py`; decoding our values gives its bits exactly.
