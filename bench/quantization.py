@@ -39,8 +39,8 @@ from firsthand.quantize.quantize import quantize
 from firsthand.quantize.scheme import Scheme
 from firsthand.quantize.source import config_of, open_source_model, write_companions
 from firsthand.quantize.writing import write_model
-from firsthand.weights.convert import TensorToWrite
 from firsthand.weights.open import open_checkpoint
+from firsthand.weights.writing import TensorToWrite
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 UPSIDE = "least_sensitive"  # a control: what is widened is what gains least by it

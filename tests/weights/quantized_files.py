@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.weights.convert import TensorToWrite, write_safetensors
+from firsthand.weights.writing import TensorToWrite, write_safetensors
 
 Array = NDArray[Any]
 KINDS = {

@@ -82,7 +82,7 @@ OWNERS = {"a": "1.bin", "b": "1.bin", "c": "2.bin"}
 
 
 def test_shards_in_and_shards_out(tmp_path: Path) -> None:
-    report = convert(sharded(tmp_path / "old", OWNERS), tmp_path / "new", max_shard_bytes=32)
+    report = convert(sharded(tmp_path / "old", OWNERS), tmp_path / "new", max_file_bytes=32)
     assert report.files == (
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",

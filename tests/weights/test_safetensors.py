@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firsthand.errors import CheckpointError, ModelNotFound
-from firsthand.weights.convert import TensorToWrite, write_safetensors
 from firsthand.weights.safetensors import open_safetensors
+from firsthand.weights.writing import TensorToWrite, write_safetensors
 from tests.weights.attacks import entry, model_folder, safetensors
 
 LONG = 2**63

@@ -43,9 +43,9 @@ from firsthand.quantize.writing import (
 )
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
-from firsthand.weights.convert import check_new, new_folder
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.sources import Quantization
+from firsthand.weights.writing import check_new, new_folder
 
 JUDGED_WINDOWS: Final = 16
 WINDOW: Final = 512

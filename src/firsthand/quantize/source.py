@@ -30,14 +30,12 @@ from firsthand.text.tokenizer import Tokenizer
 from firsthand.text.tokenizer_out import tokenizer_files
 from firsthand.values import dataclass
 from firsthand.weights.checkpoint import Checkpoint, Slot
-from firsthand.weights.convert import copy_companions, write_new
 from firsthand.weights.folder import CONFIG
 from firsthand.weights.loading import load
 from firsthand.weights.quantized import CONFIG_KEYS
 from firsthand.weights.sources import ConvertedSource
 from firsthand.weights.tensor_names import canonical_names
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+from firsthand.weights.writing import copy_companions, write_new
 
 
 @dataclass(frozen=True, slots=True, eq=False)

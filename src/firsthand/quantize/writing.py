@@ -2,7 +2,7 @@
 
 Owns: which tensors a rounded layer becomes, `quantization_config`, and the files beside it.
 May not know: how anything was rounded or judged.
-Read next: `weights/convert.py` (the writer), `weights/parts.py` (the reader of the same form).
+Read next: `weights/writing.py` (the writer), `weights/parts.py` (the reader of the same form).
 
 A matrix that the model's file holds in one is written as one, stacked experts as single ones.
 Weights alone are `pack-quantized`: codes as packed words, scales, and zero points where there are
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from firsthand.quant import bits as packing
 from firsthand.quant.formats import FloatFormat, FloatWeight, WeightSource, decode, row_blocks
 from firsthand.quant.grid import Grid, Rounded
-from firsthand.weights.convert import TensorToWrite, write_new, write_shards
 from firsthand.weights.sources import ConvertedSource
+from firsthand.weights.writing import TensorToWrite, write_files, write_new
 
 KINDS: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -200,5 +200,5 @@ def _arguments(
 
 def write_model(folder: Path, tensors: list[TensorToWrite], config: Mapping[str, Any]) -> None:
     """The weights and their config.json; the folder is there."""
-    write_shards(folder, tensors)
+    write_files(folder, tensors)
     write_new(folder / "config.json", [json.dumps(config, indent=2).encode()])

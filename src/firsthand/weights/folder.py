@@ -2,7 +2,7 @@
 
 Owns: the names of those files, what to open in a folder, and whether it is complete.
 May not know: caches, networks, what is inside a weight file (only an index's list of shards).
-Read next: `shards.py` (the index); `catalogue.py` and `hub.py` (who asks).
+Read next: `file_index.py` (the index); `catalogue.py` and `hub.py` (who asks).
 
 An index says which files are the weights; without one it is `model.safetensors`; without that,
 the folder's one .gguf file.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from firsthand.errors import CheckpointError, InvalidRequest, ModelNotFound, UnsupportedModel
-from firsthand.weights.shards import read_index
+from firsthand.weights.file_index import read_index
 
 Form = Literal["safetensors", "gguf"]
 CONFIG = "config.json"

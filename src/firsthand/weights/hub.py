@@ -23,6 +23,7 @@ from urllib.parse import quote
 from firsthand.config import Environment
 from firsthand.errors import DownloadFailed, InvalidRequest, ModelNotFound, UnsupportedModel
 from firsthand.values import dataclass
+from firsthand.weights.file_index import parse_index
 from firsthand.weights.folder import (
     INDEX,
     LEGACY_SUFFIXES,
@@ -44,7 +45,6 @@ from firsthand.weights.places import (
     snapshot_folder,
     write_atomically,
 )
-from firsthand.weights.shards import parse_index
 from firsthand.weights.transfer import Client, RemoteFile, download, get_json, look_up
 
 _MAX_FILES = 100_000
@@ -171,7 +171,7 @@ def _fetch_all(pull: _Pull, wanted: list[str], names: list[str]) -> dict[str, Pa
     if INDEX in wanted:
         remote = _look_up(pull, INDEX)
         blobs[INDEX] = _fetch(pull, INDEX, remote, 0, remote.num_bytes)
-        shards = parse_index(blobs[INDEX], INDEX, ".safetensors").shards
+        shards = parse_index(blobs[INDEX], INDEX, ".safetensors").files
         missing = [name for name in shards if name not in names]
         if missing:
             raise DownloadFailed(f"{pull.hub_id}: the index names {missing[0]}, the hub has it not")

@@ -2,7 +2,7 @@
 
 Owns: which tensor of a checkpoint gets which change, and the sum.
 May not know: executors, how an adapter is read, how a folder is written.
-Read next: `adapters.py` (the change), `convert.py` (the writer).
+Read next: `adapters.py` (the change), `writing.py` (the writer).
 
 Each changed tensor is weight + b · a in float32, rounded once to the type that the file has; all
 others are copied as they are. One block of rows is held at a time. Only floats are merged: rounding
@@ -24,18 +24,18 @@ from firsthand.quant.formats import decode, float32_to_bfloat16, row_blocks
 from firsthand.values import dataclass
 from firsthand.weights.adapters import ModuleChange, read_changes, with_experts
 from firsthand.weights.checkpoint import Checkpoint, Slot, TensorInfo
-from firsthand.weights.convert import (
+from firsthand.weights.open import open_checkpoint
+from firsthand.weights.sources import FileSource, held_format
+from firsthand.weights.tensor_names import canonical_names
+from firsthand.weights.writing import (
     Progress,
     TensorToWrite,
     check_new,
     copy_companions,
     counter,
     new_folder,
-    write_shards,
+    write_files,
 )
-from firsthand.weights.open import open_checkpoint
-from firsthand.weights.sources import FileSource, held_format
-from firsthand.weights.tensor_names import canonical_names
 
 KINDS = ("F32", "F16", "BF16")
 HEAD = "lm_head.weight"
@@ -82,7 +82,7 @@ def merge(
             for info in infos
         ]
         with new_folder(dst) as partial:
-            files = write_shards(partial, tensors)
+            files = write_files(partial, tensors)
             copy_companions(Path(checkpoint.path), partial)
     return MergeReport(str(dst), files, len(by_file), total)
 

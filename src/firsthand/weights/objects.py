@@ -18,6 +18,7 @@ from pathlib import Path
 from firsthand.config import Environment
 from firsthand.errors import DownloadFailed, ModelNotFound, UnsupportedModel
 from firsthand.files import read_whole
+from firsthand.weights.file_index import parse_index
 from firsthand.weights.folder import INDEX, WEIGHTS, is_companion, model_in, safetensors_entry
 from firsthand.weights.model_names import is_safe_file, is_sha256, shown
 from firsthand.weights.object_names import ObjectId, object_folder
@@ -37,7 +38,6 @@ from firsthand.weights.places import (
     locked,
     write_atomically,
 )
-from firsthand.weights.shards import parse_index
 
 SUMS = "SHA256SUMS"
 MAX_OBJECTS = 100_000
@@ -130,7 +130,7 @@ def _fetch_all(
         if one.name == SUMS:
             sums = _read_sums(building / SUMS)
     if any(one.name == INDEX for one in first):
-        names = parse_index(building / INDEX, INDEX, ".safetensors").shards
+        names = parse_index(building / INDEX, INDEX, ".safetensors").files
         missing = [name for name in names if name not in there]
         if missing:
             raise DownloadFailed(f"{object_id}: the index names {missing[0]}, which is not there")

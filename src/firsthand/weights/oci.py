@@ -25,10 +25,10 @@ from typing import Any, Final
 from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.files import open_regular, path_inside
 from firsthand.values import dataclass
-from firsthand.weights.convert import check_new, new_folder, write_new
 from firsthand.weights.folder import INDEX, is_companion
 from firsthand.weights.model_names import is_safe_file, shown
 from firsthand.weights.open import open_checkpoint
+from firsthand.weights.writing import check_new, new_folder, write_new
 
 LAYOUT: Final = "oci-layout"
 LAYOUT_VERSION: Final = "1.0.0"

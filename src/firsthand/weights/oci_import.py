@@ -24,7 +24,6 @@ from firsthand.checks import is_integer
 from firsthand.errors import CapacityExceeded, CheckpointError, InvalidRequest, UnsupportedModel
 from firsthand.files import open_regular, parse_json_object, read_whole
 from firsthand.values import dataclass
-from firsthand.weights.convert import check_new, new_folder, write_new
 from firsthand.weights.folder import model_in
 from firsthand.weights.model_names import is_safe_file, is_sha256, shown
 from firsthand.weights.oci import (
@@ -41,6 +40,7 @@ from firsthand.weights.oci import (
     Descriptor,
 )
 from firsthand.weights.tar_stream import members
+from firsthand.weights.writing import check_new, new_folder, write_new
 
 MAX_JSON_BYTES: Final = 4 << 20
 MAX_JSON_ITEMS: Final = 100_000

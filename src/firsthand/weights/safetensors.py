@@ -2,7 +2,7 @@
 
 Owns: the safetensors layout and every rule that a file must keep before it is used.
 May not know: what tensor names mean, number formats beyond their width, executors.
-Read next: `mapped.py` (what is given back), `shards.py` (the index), `loading.py` (the user).
+Read next: `mapped.py` (what is given back), `file_index.py` (the index), `loading.py` (the user).
 
     8 bytes   N, the length of the header: little-endian, at most 100,000,000
     N bytes   JSON: name → {dtype, shape, data_offsets: [begin, end]}, and "__metadata__"
@@ -23,9 +23,9 @@ from typing import Any
 from firsthand.errors import CheckpointError, ModelNotFound
 from firsthand.files import parse_json_object, path_inside, read_whole
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
+from firsthand.weights.file_index import read_index
 from firsthand.weights.folder import CONFIG, INDEX, LEGACY_SUFFIXES, WEIGHTS, safetensors_entry
 from firsthand.weights.mapped import MappedCheckpoint, MappedFile
-from firsthand.weights.shards import read_index
 from firsthand.weights.signatures import describe_start
 
 MAX_HEADER_BYTES = 100_000_000
@@ -96,9 +96,9 @@ def _open_folder(
     index = read_index(folder, INDEX, ".safetensors")
     tensors: dict[str, TensorInfo] = {}
     metadata: dict[str, Any] = {}
-    for shard in index.shards:
+    for shard in index.files:
         held, notes = _open_file(folder / shard, path_inside(folder, shard), files)
-        index.check_shard(shard, held)
+        index.check_file(shard, held)
         tensors |= held
         metadata = notes | metadata  # the first shard's word stands
     return config, tensors, metadata
