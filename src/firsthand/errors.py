@@ -95,6 +95,10 @@ class UnsupportedModel(FirsthandError):
     """The model is well formed, but asks for something that we do not compute."""
 
 
+class AnswerCancelled(FirsthandError):
+    """An answer ended before its time, because somebody interrupted it."""
+
+
 class EngineError(FirsthandError):
     """A fault of our own. The request has ended; others go on, unless the engine was lost."""
 

@@ -1,6 +1,7 @@
 """Untrusted files: opened only if regular, inside their folder, bounded; JSON only if strict.
 
-Owns: how a small file that came with a model is opened, read whole and parsed.
+Owns: how a small file that came with a model, or that an option names, is opened, read whole and
+parsed.
 May not know: what any file means.
 Read next: `weights/mapped.py` (files too large to read whole), `text/tokenizer_json.py`.
 """
@@ -15,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from firsthand.errors import CheckpointError
+from firsthand.errors import CheckpointError, InvalidRequest
 
 MAX_FILE_NAME_BYTES = 255
+MAX_TEXT_BYTES = 64 << 20
 
 
 def open_regular(path: Path) -> tuple[int, int]:
@@ -55,6 +57,16 @@ def read_whole(path: Path, limit_bytes: int) -> bytes:
     if len(content) != size:
         raise CheckpointError(str(path), "changed while it was read")
     return content
+
+
+def read_text(path: Path, field: str) -> str:
+    """The text file that an option names, whole. Raises InvalidRequest of `field`."""
+    try:
+        return read_whole(path, MAX_TEXT_BYTES).decode("utf-8")
+    except CheckpointError as error:
+        raise InvalidRequest(field, str(error)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(field, f"{path} is not UTF-8: {error}") from None
 
 
 def path_inside(folder: Path, name: str) -> Path:

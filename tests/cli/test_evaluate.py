@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from firsthand.cli.evaluate import MAX_TEXT_BYTES
 from firsthand.cli.main import build_app
 from firsthand.cli.micro_model import write_micro_model
+from firsthand.files import MAX_TEXT_BYTES
 
 pytestmark = pytest.mark.native
 

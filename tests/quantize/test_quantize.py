@@ -6,8 +6,10 @@ load it and give our logits. May not know: how codes are chosen. Read next: `doc
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ import numpy as np
 import pytest
 
 from firsthand.cli.main import run_command
+from firsthand.cli.quantize import Wanted
+from firsthand.cli.quantize import quantize as command
 from firsthand.errors import InvalidRequest
 from firsthand.evaluate.perplexity import load_for_scoring, perplexity
 from firsthand.generation.load_options import LoadOptions
+from firsthand.quantize.calibration import DEFAULT_TOKENS
 from firsthand.quantize.quantize import Plan, Report, quantize
 from firsthand.quantize.scheme import Scheme
 
@@ -137,6 +142,13 @@ def test_the_size_is_known_before_the_work(
     assert plan.source_bytes == report.source_bytes
     assert plan.num_bytes == pytest.approx(report.num_bytes, rel=0.03)
     assert not plan.rounded_twice
+
+
+def test_the_options_of_the_command_are_those_of_the_scheme() -> None:
+    """Written twice, because help is shown without numpy."""
+    assert Scheme(**asdict(Wanted())) == Scheme()
+    asked = inspect.signature(command).parameters["calibration_tokens"].default
+    assert asked == DEFAULT_TOKENS
 
 
 def test_the_command_tells_before_the_work_what_there_is_to_tell(

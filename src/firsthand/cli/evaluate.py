@@ -21,11 +21,10 @@ from firsthand.checks import check_choice
 from firsthand.cli import options
 from firsthand.cli.generate import say_context
 from firsthand.cli.output import print_json, print_table, progress, reported, say
-from firsthand.errors import CheckpointError, InvalidRequest
-from firsthand.files import read_whole
+from firsthand.errors import InvalidRequest
+from firsthand.files import read_text
 from firsthand.values import dataclass
 
-MAX_TEXT_BYTES = 64 * 2**20
 METRICS = ("perplexity", "divergence", "bleu", "rouge")
 
 
@@ -99,9 +98,9 @@ def evaluate(
             raise InvalidRequest("text", f"{metric} needs a file of it")
         if metric == "divergence":
             names = candidates or [f"{model}@{loading.quantization}"]
-            _compare(model, names, read_file(text), windows, chosen, report_out, as_json)
+            _compare(model, names, read_text(text, "text"), windows, chosen, report_out, as_json)
         else:
-            _perplexity(model, read_file(text), windows, loading, chosen, as_json)
+            _perplexity(model, read_text(text, "text"), windows, loading, chosen, as_json)
 
 
 def _perplexity(
@@ -176,12 +175,12 @@ def _compare(
         check_plot(report_out / "report.svg")
     rows = candidates.compare(model, names, text, chosen, **how, progress=say)
     if report_out is not None:
-        content = json.dumps(candidates.as_json(rows), indent=1)
+        content = json.dumps(candidates.as_rows(rows), indent=1)
         (report_out / "report.json").write_text(content, encoding="utf-8")
         (report_out / "report.md").write_text(candidates.as_markdown(rows), encoding="utf-8")
         candidates_plot.write_plot(rows, report_out / "report.svg")
     if as_json:
-        print_json({"metric": "divergence", "rows": candidates.as_json(rows)})
+        print_json({"metric": "divergence", "rows": candidates.as_rows(rows)})
     else:
         print_table(candidates.HEADINGS, [candidates.cells(row) for row in rows])
 
@@ -214,16 +213,6 @@ def _score_texts(
     else:
         for name, value in found.items():
             print(f"{name:10}  {value}" if isinstance(value, str) else f"{name:10}  {value:.4f}")
-
-
-def read_file(path: Path) -> str:
-    """A text file, whole. Raises InvalidRequest for what is no text."""
-    try:
-        return read_whole(path, MAX_TEXT_BYTES).decode("utf-8")
-    except CheckpointError as error:
-        raise InvalidRequest("text", str(error)) from None
-    except UnicodeDecodeError as error:
-        raise InvalidRequest("text", f"{path} is not UTF-8: {error}") from None
 
 
 def window_progress() -> Callable[[int, int, float], None]:

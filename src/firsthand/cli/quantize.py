@@ -74,8 +74,8 @@ def quantize(
 ) -> None:
     """Make a model smaller, measure what that cost, and write it if that is little enough."""
     with reported(as_json):
+        from firsthand.files import read_text
         from firsthand.quantize import quantize as work
-        from firsthand.quantize.calibration import read_text
         from firsthand.quantize.scheme import Scheme
 
         checked: dict[str, Any] = asdict(wanted)
@@ -90,7 +90,7 @@ def quantize(
             planned=_say_plan,
         )
         if as_json:
-            print_json(done.as_json())
+            print_json(done.fields())
         else:
             _show(done)
         if not done.published:

@@ -14,8 +14,16 @@ import typer
 
 from firsthand.cli import options
 from firsthand.cli.check import RESULTS
-from firsthand.cli.output import CHECK_FAILED, print_json, print_table, progress, reported, say
-from firsthand.errors import InvalidRequest
+from firsthand.cli.output import (
+    CHECK_FAILED,
+    INTERRUPTED,
+    print_json,
+    print_table,
+    progress,
+    reported,
+    say,
+)
+from firsthand.errors import AnswerCancelled, InvalidRequest
 
 SHOWN = ("PROPERTY", "PROMISE", "RESULT", "LOGITS", "MS")
 
@@ -60,9 +68,12 @@ def verify(
             lambda done, total: report("loading", done, total),
         )
         outcomes = []
-        for one in prove(loaded, names, thorough=thorough, install=install):
-            outcomes.append(one)
-            say(f"{one.promise}: {RESULTS[one.passed]}, {one.num_logits} logits, {one.seen}")
+        try:
+            for one in prove(loaded, names, thorough=thorough, install=install):
+                outcomes.append(one)
+                say(f"{one.promise}: {RESULTS[one.passed]}, {one.num_logits} logits, {one.seen}")
+        except AnswerCancelled:
+            raise typer.Exit(INTERRUPTED) from None
         found = {
             "model": model,
             "passed": all(one.passed for one in outcomes),

@@ -103,7 +103,7 @@ def _row(model: str, quantization: str, held_bytes: int, found: Divergence) -> C
     )
 
 
-def as_json(rows: Sequence[Candidate]) -> list[dict[str, Any]]:
+def as_rows(rows: Sequence[Candidate]) -> list[dict[str, Any]]:
     return [asdict(row) for row in rows]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from firsthand.errors import AnswerCancelled
 from firsthand.evaluate.transcript import Token
 from firsthand.generation.completion import TokenLogprob
 from firsthand.generation.llm import LLM
@@ -20,7 +21,7 @@ from firsthand.request import FinishReason, Request
 def told(loaded: LoadedModel, requests: Sequence[Request]) -> Iterator[tuple[Request, list[Token]]]:
     """What each request is answered, streams of all read in turn; and then each at once.
 
-    An interrupt while an answer is waited for is the person's word, and no difference.
+    Raises AnswerCancelled: an interrupt while an answer is waited for is no difference.
     """
     with LLM(loaded) as llm:
         streams = [llm.stream(list(one.prompt_token_ids), **_options(one)) for one in requests]
@@ -37,7 +38,7 @@ def told(loaded: LoadedModel, requests: Sequence[Request]) -> Iterator[tuple[Req
 
 def _check_ended(reason: FinishReason) -> None:
     if reason is FinishReason.CANCELLED:
-        raise KeyboardInterrupt
+        raise AnswerCancelled("interrupted while an answer was waited for")
 
 
 def _options(request: Request) -> Options:

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from firsthand.errors import CheckpointError, InvalidRequest
-from firsthand.files import read_whole
+from firsthand.errors import InvalidRequest
+from firsthand.files import read_text
 from firsthand.values import dataclass
-
-MAX_PAIRS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +28,8 @@ class Pair:
 
 def read_pairs(path: Path) -> list[Pair]:
     """Raises InvalidRequest, which names the line."""
-    try:
-        content = read_whole(path, MAX_PAIRS_BYTES).decode("utf-8")
-    except (CheckpointError, UnicodeDecodeError) as error:
-        raise InvalidRequest("pairs", str(error)) from None
     pairs = []
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(read_text(path, "pairs").splitlines(), 1):
         if not line.strip():
             continue
         try:

@@ -19,17 +19,14 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.errors import CheckpointError, InvalidRequest
-from firsthand.files import read_whole
+from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
 
-MAX_TEXT_BYTES: Final = 64 << 20
 LEAST_TOKENS: Final = 2_048
 DEFAULT_TOKENS: Final = 16_384
 SEQUENCE: Final = 512
@@ -60,22 +57,12 @@ class Artefact:
     kept_back_chars: int
     schema_version: int = 1
 
-    def as_json(self) -> str:
+    def canonical(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.as_json().encode()).hexdigest()
-
-
-def read_text(path: Path, field: str) -> str:
-    """A UTF-8 file. Raises InvalidRequest."""
-    try:
-        return read_whole(path, MAX_TEXT_BYTES).decode("utf-8")
-    except CheckpointError as error:
-        raise InvalidRequest(field, str(error)) from None
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(field, f"{path} is not UTF-8: {error}") from None
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
 
 
 def calibration_of(

@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.models import families
 from firsthand.models.llama import HEAD
 from firsthand.quant.grid import Grid
-from firsthand.quantize.calibration import Calibration, calibration_of
+from firsthand.quantize.calibration import DEFAULT_TOKENS, Calibration, calibration_of
 from firsthand.quantize.forward import Done, Listener, NumpyOps
 from firsthand.quantize.mixed import Measurer, widened
 from firsthand.quantize.rounding import LayerError, Rounder
@@ -97,7 +97,7 @@ class Report:
     rounding_s: float
     seconds: float
 
-    def as_json(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return asdict(self) | {
             "loss_percent": None if self.judgement is None else self.judgement.loss_percent
         }
@@ -114,7 +114,7 @@ def quantize(
     *,
     calibration: str | None = None,
     judged_on: str | None = None,
-    num_tokens: int,
+    num_tokens: int = DEFAULT_TOKENS,
     progress: Progress | None = None,
     planned: Callable[[Plan], None] | None = None,
 ) -> Report:
@@ -139,33 +139,34 @@ def quantize(
             set_ = calibration_of(calibration, encode, num_tokens, source.spec.context_length)
         rounder, rounding_s = _rounded(source, scheme, set_, progress)
         text = judged_on if judged_on is not None else None if set_ is None else set_.kept_back
-        judgement, published, num_bytes = None, True, 0
+        judgement = None
         try:
             with new_folder(dst) as partial:
                 num_bytes = _write(source, rounder, scheme, partial)
                 if text is not None:
                     window = min(WINDOW, source.spec.context_length)
                     judgement = _judge(resolved.path, partial, text, window)
-                    if judgement.loss_percent > scheme.max_loss and not scheme.force:
-                        raise _LossTooLarge
-                report = _report(
-                    dst,
-                    True,
-                    scheme,
-                    source,
-                    rounder,
-                    num_bytes,
-                    judgement,
-                    set_,
-                    rounding_s,
-                    began_s,
+                report = Report(
+                    destination=str(dst),
+                    published=True,
+                    scheme=scheme,
+                    layers=tuple(rounder.errors.values()),
+                    bits_per_weight=_bits_per_weight(source, rounder),
+                    num_unseen=_num_unseen(source, rounder),
+                    source_bytes=source.file_bytes,
+                    num_bytes=num_bytes,
+                    judgement=judgement,
+                    calibration_sha256=None if set_ is None else set_.artefact.sha256,
+                    rounded_twice=source.was_rounded,
+                    rounding_s=rounding_s,
+                    seconds=time.perf_counter() - began_s,
                 )
+                if judgement and judgement.loss_percent > scheme.max_loss and not scheme.force:
+                    raise _LossTooLarge
                 _write_report(partial, report, set_)
         except _LossTooLarge:
-            published = False
-        return _report(
-            dst, published, scheme, source, rounder, num_bytes, judgement, set_, rounding_s, began_s
-        )
+            report = replace(report, published=False)
+        return report
 
 
 def _check_texts(dst: Path, scheme: Scheme, calibration: str | None, judged_on: str | None) -> None:
@@ -297,39 +298,15 @@ def _judge(before: Path, after: Path, text: str, window: int) -> Judgement:
 
 def _write_report(folder: Path, report: Report, set_: Calibration | None) -> None:
     artefact = None if set_ is None else asdict(set_.artefact)
-    content = report.as_json() | {"calibration": artefact, "destination": folder.name}
+    content = report.fields() | {"calibration": artefact, "destination": folder.name}
     (folder / REPORT_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _report(
-    dst: Path,
-    published: bool,
-    scheme: Scheme,
-    source: Source,
-    rounder: Rounder,
-    num_bytes: int,
-    judgement: Judgement | None,
-    set_: Calibration | None,
-    rounding_s: float,
-    began_s: float,
-) -> Report:
-    bits = weights = 0.0
-    for name in source.linear_names:
-        one = rounder.rounded[name]
-        bits += one.codes.size * one.grid.bits_per_weight(one.codes.shape[1])
-        weights += one.codes.size
-    return Report(
-        destination=str(dst),
-        published=published,
-        scheme=scheme,
-        layers=tuple(rounder.errors.values()),
-        bits_per_weight=bits / weights,
-        num_unseen=len(source.linear_names) - len(rounder.errors) if rounder.errors else 0,
-        source_bytes=source.file_bytes,
-        num_bytes=num_bytes,
-        judgement=judgement,
-        calibration_sha256=None if set_ is None else set_.artefact.sha256,
-        rounded_twice=source.was_rounded,
-        rounding_s=rounding_s,
-        seconds=time.perf_counter() - began_s,
-    )
+def _bits_per_weight(source: Source, rounder: Rounder) -> float:
+    layers = [rounder.rounded[name] for name in source.linear_names]
+    bits = sum(one.codes.size * one.grid.bits_per_weight(one.codes.shape[1]) for one in layers)
+    return bits / sum(one.codes.size for one in layers)
+
+
+def _num_unseen(source: Source, rounder: Rounder) -> int:
+    return len(source.linear_names) - len(rounder.errors) if rounder.errors else 0
