@@ -189,11 +189,13 @@ def test_n_4_bfloat16(made: Any, tmp_path: Path) -> None:
     """Weights in bfloat16, as checkpoints have them, and the cache as it is by default. The others
     compute with the same weights in float32."""
     model, folder = made
-    half = copy.deepcopy(model).to(torch.bfloat16)
     shutil.copytree(folder, tmp_path / "half")
-    half.save_pretrained(tmp_path / "half")
-    exact = half.float()
-    ours = loaded(tmp_path / "half", kv_dtype="int16")
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    options = {"dtype": torch.float32, "attn_implementation": "eager"}
+    exact = type(model).from_pretrained(tmp_path / "half", **options)
+    # Of two experts that are nearly as good, a rounded cache may take the other: a step, no error.
+    has_experts = hasattr(model.config, "num_experts_per_tok")
+    ours = loaded(tmp_path / "half", kv_dtype="float32" if has_experts else "int16")
     for ids in prompts_of(ours.spec, NUM_PROMPTS):
         found = run(ours, (0, 0, ids)).astype(np.float64)
         with torch.inference_mode():

@@ -98,7 +98,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 
 def blob(layout: Path, descriptor: dict[str, Any]) -> Path:
-    return layout / "blobs" / "sha256" / descriptor["digest"].removeprefix("sha256:")
+    return layout / "blobs" / "sha256" / str(descriptor["digest"]).removeprefix("sha256:")
 
 
 def rewritten(layout: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -143,7 +143,7 @@ def test_layers_that_are_archives(
     kind = "application/vnd.cncf.model.weight.v1.tar" + ("+gzip" if packed else "")
     layer = {"mediaType": kind, **put(layout, gzip.compress(content) if packed else content)}
     code = {"mediaType": "application/vnd.cncf.model.code.v1.tar", "digest": "", "size": 0}
-    rewritten(layout, lambda manifest: manifest.update(layers=[layer, code]))
+    rewritten(layout, of_layers(layer, code))
     done = import_layout(layout, tmp_path / "back")
     assert set(done.files) == {*FILES, long.name}
     assert done.skipped == (".gitattributes", "code")
@@ -175,7 +175,7 @@ def test_s_8_nothing_but_plain_files_comes_out_of_an_archive(
 ) -> None:
     content = archive(folder, tarfile.PAX_FORMAT, bad=info)
     layer = {"mediaType": "application/vnd.cncf.model.weight.v1.tar", **put(layout, content)}
-    rewritten(layout, lambda manifest: manifest.update(layers=[layer]))
+    rewritten(layout, of_layers(layer))
     with pytest.raises(CheckpointError):
         import_layout(layout, tmp_path / "back")
     assert not (tmp_path / "back").exists() and not (tmp_path / "out").exists()
@@ -193,11 +193,15 @@ def test_s_10_an_archive_cut_anywhere(folder: Path, layout: Path, tmp_path: Path
         kind = "application/vnd.cncf.model.weight.v1.tar" + ("+gzip" if packed else "")
         for size in range(1, len(content) - 600, 331):
             layer = {"mediaType": kind, **put(layout, content[:size])}
-            rewritten(layout, lambda manifest, one=layer: manifest.update(layers=[one]))
+            rewritten(layout, of_layers(layer))
             with pytest.raises(FirsthandError):
                 import_layout(layout, tmp_path / "back")
             blob(layout, layer).unlink()
     assert not (tmp_path / "back").exists()
+
+
+def of_layers(*layers: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+    return lambda manifest: manifest.update(layers=list(layers))
 
 
 def renamed(name: str) -> Callable[[dict[str, Any]], None]:

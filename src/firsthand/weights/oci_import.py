@@ -131,10 +131,12 @@ def _manifest(source: Path, top: Descriptor) -> list[Descriptor]:
     path = _checked_blob(source, top)
     manifest = _object(path)
     config = manifest.get("config")
-    config_type = config.get("mediaType") if isinstance(config, dict) else None
-    if manifest.get("artifactType") != MODEL_TYPE and config_type != CONFIG_TYPE:
-        kind = manifest.get("artifactType") or config_type
+    if not isinstance(config, dict):
+        raise CheckpointError(str(path), "config is no descriptor")
+    if manifest.get("artifactType") != MODEL_TYPE and config.get("mediaType") != CONFIG_TYPE:
+        kind = manifest.get("artifactType") or config.get("mediaType")
         raise UnsupportedModel(f"{source} holds {shown(str(kind))}, which is no ModelPack model")
+    _checked_blob(source, config)
     return _list(manifest, "layers", path)
 
 

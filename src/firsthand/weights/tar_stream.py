@@ -47,7 +47,8 @@ def members(stream: BinaryIO, file: str) -> Iterator[Member]:
             continue
         name = extended.get("path") or _name(header)
         if kind in _FILES:
-            num_bytes = int(extended["size"]) if extended.get("size", "").isdecimal() else size
+            told = extended.get("size", "")
+            num_bytes = int(told) if told.isdecimal() and len(told) < 20 else size
             chunks = _chunks(stream, num_bytes, file)
             yield Member(name, num_bytes, chunks)
             for _ in chunks:
@@ -61,7 +62,11 @@ def _checked_size(header: bytes, file: str) -> int:
     try:
         said = int(header[148:156].strip(b" \0") or b"x", 8)
         size = header[124:136]
-        found = int.from_bytes(size[1:], "big") if size[0] == 0x80 else int(size.strip(b" \0"), 8)
+        found = (
+            int.from_bytes(size[1:], "big")
+            if size[0] == 0x80
+            else int(size.strip(b" \0") or b"0", 8)
+        )
     except ValueError as error:
         raise CheckpointError(file, "is no tar archive") from error
     if said != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
