@@ -1,6 +1,6 @@
 """The address of a server in the form of OpenAI's API, as those who ask it need it.
 
-Owns: what is a usable address, and the way to a connection.
+Owns: what is a usable address, which are this machine's own, and the way to a connection.
 May not know: what is asked.
 Read next: `cli/client.py`, `data/http_engine.py`.
 """
@@ -8,6 +8,7 @@ Read next: `cli/client.py`, `data/http_engine.py`.
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import ssl
 from dataclasses import field
 from urllib.parse import urlsplit
@@ -68,6 +69,16 @@ def address_of(url: str, api_key: str | None = None) -> Address:
         raise InvalidRequest("api_key", "holds a character that no key has")
     path = parts.path if parts.path.endswith("/v1") else parts.path + "/v1"
     return Address(parts.scheme, str(parts.hostname), port, path, api_key)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to what is bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def fault_of(error: Exception) -> str:

@@ -34,6 +34,7 @@ COMMANDS = [
     "merge",
 ]
 BENCH = ["bench latency", "bench throughput", "bench startup", "bench ablate", "bench compare"]
+BENCH += ["bench serve", "bench knee", "plan capacity"]
 
 
 def firsthand(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from firsthand.addresses import is_loopback
 from firsthand.errors import InvalidRequest
 from firsthand.request import Priority
 from firsthand.server.guard import keys as keys_module
-from firsthand.server.guard.access import FREE, Access, host_of, is_loopback, presented_key
+from firsthand.server.guard.access import FREE, Access, host_of, presented_key
 from firsthand.server.guard.call import Quota
 from firsthand.server.guard.keys import KeyRing, key_ring
 from firsthand.server.guard.refusal import Refused

@@ -21,6 +21,7 @@ from firsthand import __version__
 from firsthand.cli import (
     alerts,
     bench,
+    capacity,
     chaos,
     check,
     data,
@@ -29,6 +30,7 @@ from firsthand.cli import (
     generate,
     inspect,
     jobs,
+    loadtest,
     logs,
     manifest,
     models,
@@ -113,17 +115,19 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "run-batch": jobs.run_batch,
     "plan": Group(
-        "Show what memory a model would get; `plan load MODEL`: how to load it.",
-        {"memory": inspect.plan, "load": inspect.plan_load},
+        "Show what memory a model would get; `load`: how to load it; `capacity`: how many of it.",
+        {"memory": inspect.plan, "load": inspect.plan_load, "capacity": capacity.capacity},
         has_default=True,
     ),
     "bench": Group(
-        "Measure a model on this machine.",
+        "Measure a model on this machine, or a server.",
         {
             "latency": bench.latency,
             "throughput": bench.throughput,
             "startup": bench.startup,
             "load": bench.load,
+            "serve": loadtest.serve,
+            "knee": loadtest.knee,
             "ablate": bench.ablate,
             "compare": bench.compare,
         },

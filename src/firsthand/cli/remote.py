@@ -102,7 +102,7 @@ def chat_with(
     from firsthand.cli.client import client_of
 
     client = client_of(url, first_key(api_key))
-    body = {"model": model or _only_model(client), **wanted}
+    body = {"model": model or only_model(client), **wanted}
     messages, code = conversation(system), 0
     for text in lines():
         if text == "/reset":
@@ -167,7 +167,7 @@ def refuse_loading(given: options.Loading, model: str | None, report: bool) -> N
             raise InvalidRequest(name, "is the server's own business; it goes with MODEL")
 
 
-def _only_model(client: Server) -> str:
+def only_model(client: Server) -> str:
     cards = client.models()
     if not cards:
         raise ModelNotFound(f"{client}: has no model")

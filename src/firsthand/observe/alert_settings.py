@@ -4,11 +4,14 @@ Owns: names, defaults, ranges, the reading of the file.
 May not know: which rule uses a limit.
 Read next: `alerts.py`.
 
-Ratios are 0 … 1, times seconds. `…_for` is how long something must last before it is told.
+Ratios are 0 … 1, times seconds. `…_for` is how long something must last before it is told. `knee`
+in the file names one of `bench knee`, beside it: what it measured sets the limits of latency that
+the file does not set itself.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -17,11 +20,13 @@ from urllib.parse import urlsplit
 
 from firsthand.checks import check_number, is_integer, meant, shown
 from firsthand.errors import InvalidRequest
+from firsthand.loadtest.curve import FIT, Curve, read_curve
 from firsthand.observe.entry import LATENCY_BUCKETS_S
 from firsthand.observe.labels import LOG_EVENTS
 from firsthand.values import dataclass
 
 MAX_FILE_BYTES = 1 << 20
+KNEE = "knee"
 SCRAPES_PER_WINDOW = 4  # fewer, and one that is missed leaves a rate without two samples
 
 
@@ -121,7 +126,10 @@ def read_alert_settings(file: Path | None) -> AlertSettings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest("--config", f"{file} is no TOML: {error}") from None
     defaults = {one.name: one.default for one in fields(AlertSettings)}
+    knee = content.pop(KNEE, None)
     found: dict[str, Any] = {}
+    if knee is not None:
+        found |= limits_past(read_curve(file.parent / _as(f"{file}: {KNEE}", knee, "")))
     for key, given in content.items():
         name = key.replace("-", "_")
         if name not in defaults:
@@ -129,6 +137,29 @@ def read_alert_settings(file: Path | None) -> AlertSettings:
             raise InvalidRequest(f"{file}: {shown(key)}", f"no such setting{hint}")
         found[name] = _as(f"{file}: {key}", given, defaults[name])
     return AlertSettings(**found)
+
+
+def limits_past(curve: Curve) -> dict[str, float]:
+    """The limits that a server keeps up to its knee, and not beyond: what was measured at the upper
+    end of the knee's interval. A queue's is what a first token waits there for others."""
+    rate = curve.knee.high
+    latency_s = curve.at("p99_e2el_ms", rate) / 1e3
+    queue_ms = curve.at("p95_ttft_ms", rate) - curve.of(FIT)[0].median_ttft_ms
+    return {
+        "ttft_p99": _rounded_up(curve.at("p99_ttft_ms", rate) / 1e3),
+        "latency_p99": _rounded_up(latency_s),
+        "queue_p95": _rounded_up(queue_ms / 1e3),
+        "slow_request": next(
+            (bound for bound in LATENCY_BUCKETS_S if bound >= latency_s), LATENCY_BUCKETS_S[-1]
+        ),
+    }
+
+
+def _rounded_up(seconds: float) -> float:
+    """To two digits, and at least to the finest bucket: no histogram tells less apart."""
+    seconds = max(seconds, LATENCY_BUCKETS_S[0])
+    unit = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return round(math.ceil(seconds / unit - 1e-9) * unit, 6)
 
 
 def _as(where: str, given: Any, default: Any) -> Any:

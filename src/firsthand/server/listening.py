@@ -18,9 +18,9 @@ from typing import Any
 
 import uvicorn
 
+from firsthand.addresses import is_loopback
 from firsthand.errors import InvalidRequest
 from firsthand.server.admin import bind_unix
-from firsthand.server.guard.access import is_loopback
 from firsthand.server.guard.connection import Peers
 from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.keys import KeyRing

@@ -1,13 +1,12 @@
 """Who may come in: hosts, keys, and the few routes that need none.
 
-Owns: the list of free routes, how a key is presented, which addresses are this machine's own.
+Owns: the list of free routes, how a key is presented.
 May not know: what a route does. A route that is not listed here needs a key, whatever it is called.
 Read next: `middleware.py`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -96,13 +95,3 @@ def host_of(headers: Headers) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") <= 1 else text
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to what is bound to `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

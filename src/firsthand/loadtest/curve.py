@@ -1,0 +1,180 @@
+"""What a load test found: latency and throughput by rate, and the knee; as values and as a file.
+
+Owns: the file, its checks, what lies between two measured rates.
+May not know: how anything was measured or is drawn, who plans with it.
+Read next: `fit.py`, which finds the knee; `capacity.py`.
+
+Standard library only, and low among the layers: alerts and scaling take their limits from here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from firsthand.checks import check_choice, check_number, shown
+from firsthand.errors import InvalidRequest
+from firsthand.values import dataclass
+
+VERSION = 1
+MAX_FILE_BYTES = 4 << 20
+MAX_STEPS = 1000
+MAX_VALUE = 1e12
+KINDS = RAMP, FIT, AGAIN, BURSTS = "ramp", "fit", "again", "bursts"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rate, held for `seconds`. Latencies in ms from the intended send time, of what was
+    answered; `judged_ms` is the mean with each failure as a wait of the whole step.
+    `request_throughput`: answers per second while the step lasted. `kind`: ramp; again, one
+    of several at a rate, and fit, made of these, through which the knee was fitted; bursts, with
+    arrivals of a Poisson process, below the knee. All others are evenly spaced."""
+
+    rate: float
+    seconds: float
+    completed: int
+    failed: int
+    request_throughput: float
+    output_throughput: float
+    judged_ms: float
+    mean_e2el_ms: float
+    median_e2el_ms: float
+    p95_e2el_ms: float
+    p99_e2el_ms: float
+    median_ttft_ms: float
+    p95_ttft_ms: float
+    p99_ttft_ms: float
+    median_tpot_ms: float
+    p99_tpot_ms: float
+    kind: str = RAMP
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if one.name != "kind":
+                check_number(one.name, getattr(self, one.name), 0, MAX_VALUE)
+        check_choice("kind", self.kind, KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """Requests per second at which latency turns, and where that is with 95 % likelihood."""
+
+    rate: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_number("low", self.low, 0, MAX_VALUE, low_open=True)
+        check_number("rate", self.rate, self.low, MAX_VALUE)
+        check_number("high", self.high, self.rate, MAX_VALUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`input_tokens` and `output_tokens` are means of a request."""
+
+    model: str
+    input_tokens: float
+    output_tokens: float
+    knee: Knee
+    steps: tuple[Step, ...]
+
+    def of(self, *kinds: str) -> list[Step]:
+        """Of one kind, or some, by their rates."""
+        return sorted([one for one in self.steps if one.kind in kinds], key=lambda one: one.rate)
+
+    def at(self, name: str, rate: float) -> float:
+        """One figure at a rate, evenly asked for; beyond what was fitted it is the nearest one."""
+        steps = self.of(FIT)
+        for before, after in pairwise(steps):
+            if before.rate <= rate <= after.rate:
+                share = (rate - before.rate) / (after.rate - before.rate)
+                low, high = float(getattr(before, name)), float(getattr(after, name))
+                return low + (high - low) * share
+        nearest = steps[0] if rate < steps[0].rate else steps[-1]
+        return float(getattr(nearest, name))
+
+    def rate_within(self, name: str, limit: float) -> float:
+        """The highest rate of those measured with bursts at which the figure, and that of all lower
+        rates, is within its limit; 0: not even the lowest one is."""
+        steps = self.of(BURSTS)
+        if getattr(steps[0], name) > limit:
+            return 0.0
+        for before, after in pairwise(steps):
+            low, high = float(getattr(before, name)), float(getattr(after, name))
+            if high > limit:
+                share = (limit - low) / (high - low)
+                return before.rate + (after.rate - before.rate) * share
+        return steps[-1].rate
+
+    @property
+    def ongoing_requests(self) -> float:
+        """That are under way at once at the knee: arrivals per second by seconds each (Little)."""
+        return self.knee.rate * self.at("mean_e2el_ms", self.knee.rate) / 1e3
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the file has it. `at_knee` is for readers, and follows from the rest."""
+        names = ("median_ttft_ms", "p99_ttft_ms", "median_e2el_ms", "p99_e2el_ms")
+        return {
+            "version": VERSION,
+            "model": self.model,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "knee": asdict(self.knee),
+            "at_knee": {
+                **{name: self.at(name, self.knee.rate) for name in names},
+                "output_tokens_per_second": self.knee.rate * self.output_tokens,
+                "ongoing_requests": self.ongoing_requests,
+            },
+            "steps": [asdict(one) for one in self.steps],
+        }
+
+
+def read_curve(path: Path) -> Curve:
+    """A file of `bench knee`. Raises InvalidRequest, naming the file and the field."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise InvalidRequest(str(path), f"is longer than {MAX_FILE_BYTES} bytes")
+        value = json.loads(content)
+    except OSError as error:
+        raise InvalidRequest(str(path), f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise InvalidRequest(str(path), "is no JSON") from None
+    if not isinstance(value, dict) or value.get("version") != VERSION:
+        raise InvalidRequest(str(path), f"is no knee file of version {VERSION}")
+    try:
+        return _curve_of(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{path}: {error.field}", error.message) from None
+
+
+def _curve_of(value: Mapping[str, Any]) -> Curve:
+    model, rows = value.get("model"), value.get("steps")
+    if not isinstance(model, str):
+        raise InvalidRequest("model", f"must be a text, not {shown(model)}")
+    if not isinstance(rows, list) or len(rows) > MAX_STEPS:
+        raise InvalidRequest("steps", f"must be a list of at most {MAX_STEPS}")
+    for name in ("input_tokens", "output_tokens"):
+        check_number(name, value.get(name), 0, MAX_VALUE, low_open=name == "output_tokens")
+    knee = Knee(**_fields_of("knee", value.get("knee"), Knee))
+    steps = tuple(Step(**_fields_of("steps", row, Step)) for row in rows)
+    found = Curve(model, value["input_tokens"], value["output_tokens"], knee, steps)
+    for kind in (FIT, BURSTS):
+        rates = [one.rate for one in found.of(kind)]
+        if len(rates) < 2 or len(set(rates)) != len(rates):
+            raise InvalidRequest("steps", f"needs two or more different rates of kind {kind}")
+    return found
+
+
+def _fields_of(where: str, row: object, kind: type) -> dict[str, Any]:
+    names = {one.name for one in fields(kind)}
+    if not isinstance(row, dict) or row.keys() != names:
+        raise InvalidRequest(where, f"must have {', '.join(sorted(names))}; it is {shown(row)}")
+    return row

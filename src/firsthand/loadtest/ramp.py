@@ -1,0 +1,236 @@
+"""The way to the knee: rates doubled until answers fall behind, then steps around that rate.
+
+Owns: which rate comes next and for how long, when a step has fallen behind, when to stop.
+May not know: how a request is sent (it is given `hold`), which clock it is.
+Read next: `fit.py`, which says where the knee is; `curve.py`.
+
+A lone request says how long an answer takes. From the rate at which one after another would be
+answered, the rate is doubled; a step has fallen behind when answers at its end take longer than in
+its middle, by as much as a quarter more load than the server can take would explain, and fewer
+come a second than were asked for. What it answered meanwhile is what it can: around that rate equal
+steps follow, up and down again. The knee is fitted through the means of both; where one is far off,
+the better one counts, since whatever else a machine does can only delay. Before each step
+everything of the one before has ended.
+
+So far requests are sent evenly: a queue then begins where the server is full, and at no earlier
+burst, so the knee is sharp and repeats. Users come in bursts. How long they wait below the knee is
+measured afterwards, with arrivals of a Poisson process.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+from firsthand.errors import EngineUnavailable
+from firsthand.loadtest.arrivals import CONSTANT, MAX_RATE
+from firsthand.loadtest.curve import AGAIN, BURSTS, FIT, Knee, Step
+from firsthand.loadtest.fit import knee_of
+from firsthand.loadtest.outcomes import Outcome
+from firsthand.loadtest.summary import faults, percentile, summary
+from firsthand.values import dataclass
+
+Hold = Callable[[float, float, float], Sequence[Outcome]]  # rate, seconds, burstiness
+SHARES = (0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)  # of what the server can, about
+PASSES = 2  # up, and down again
+BURST_SHARES = (0.5, 0.7, 0.8, 0.9)  # of the lower end of the knee
+POISSON = 1.0  # a burstiness
+LONE_REQUESTS = 3
+ANSWERS_LONG, ANSWERS_SHORT = 6, 4  # a step's length, in lone answers, if there is time
+HICCUP = 4  # times what two steps of a rate usually differ by
+RAMP_SHARE = 1 / 24  # of the budget, for one step of the ramp
+SHORTEST_S, LONGEST_S = 1.0, 15.0
+EXCESS = 0.25  # of load over what the server can: then it has fallen behind
+MAX_FAILED = 0.05
+KEEPS_UP = 0.9  # of what was asked for
+LEAST_REQUESTS = 6  # of a step at the knee: with fewer nothing can be said
+MORE_TIME = "it takes more --max-seconds, or shorter answers"
+OWN_DELAY_SHARE = 0.1  # of a step: then it is the sender that falls behind
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """What was measured; `knee` None: latency did not turn, `why` says so."""
+
+    steps: tuple[Step, ...]
+    knee: Knee | None
+    why: str
+    input_tokens: float
+    output_tokens: float
+
+
+@dataclass(slots=True, eq=False)
+class Climb:
+    """`hold` keeps a rate for some seconds and returns when all of its requests have ended;
+    `clock` is in seconds."""
+
+    hold: Hold
+    clock: Callable[[], float]
+    budget_s: float
+    told: Callable[[Step], None] = lambda step: None
+    max_rate: float = MAX_RATE
+
+    def run(self) -> Ramp:
+        """Raises EngineUnavailable where nothing is answered, or the sender is too slow."""
+        until_s = self.clock() + self.budget_s
+        alone = [self._lone() for _ in range(LONE_REQUESTS + 1)][1:]  # the first one warms up
+        answer_s = statistics.median(one.e2el_s for one in alone)
+        ramp_s = _within(ANSWERS_LONG * answer_s, self.budget_s * RAMP_SHARE)
+        steps, rate = [], 1 / answer_s
+        while True:
+            outcomes = self.hold(rate, ramp_s, CONSTANT)
+            steps.append(self._step(outcomes, rate, ramp_s))
+            if has_fallen_behind(outcomes, rate, ramp_s):
+                break
+            if rate >= self.max_rate:
+                why = f"latency does not turn up to {rate:.4g} requests a second"
+                return _ramp(steps, None, why, alone)
+            if self.clock() + 2 * ramp_s > until_s:
+                why = f"latency has not turned at {rate:.3g} requests a second, and {MORE_TIME}"
+                return _ramp(steps, None, why, alone)
+            rate = min(2 * rate, self.max_rate)
+        most = pace(outcomes) or rate
+        passes = PASSES
+        step_s = self._step_s(until_s, answer_s, passes)
+        if step_s < ANSWERS_SHORT * answer_s:
+            passes = 1
+            step_s = self._step_s(until_s, answer_s, passes)
+        if most * step_s < LEAST_REQUESTS:
+            why = f"{most:.3g} requests a second are few in a step of {step_s:.2g} s: {MORE_TIME}"
+            return _ramp(steps, None, why, alone)
+        around = [
+            replace(
+                self._step(self.hold(most * share, step_s, CONSTANT), most * share, step_s),
+                kind=AGAIN,
+            )
+            for number in range(passes)
+            for share in (reversed(SHARES) if number % 2 else SHARES)
+        ]
+        fitted = agreed(around)
+        steps += [*around, *fitted]
+        knee = knee_of([one.rate for one in fitted], [one.judged_ms for one in fitted])
+        why = f"latency has no clear turn around {most:.3g} requests a second; {MORE_TIME}"
+        if knee is None:
+            return _ramp(steps, None, why, alone)
+        for share in BURST_SHARES:
+            rate = knee.low * share
+            step = self._step(self.hold(rate, step_s, POISSON), rate, step_s)
+            steps.append(replace(step, kind=BURSTS))
+        return _ramp(steps, knee, "", alone)
+
+    def _step_s(self, until_s: float, answer_s: float, passes: int) -> float:
+        """So that all of them end in time, with what queued above the knee answered, too."""
+        units = passes * sum(max(1.0, share) for share in SHARES) + len(BURST_SHARES)
+        num_steps = passes * len(SHARES) + len(BURST_SHARES)
+        return _within((until_s - self.clock() - num_steps * answer_s) / units, LONGEST_S)
+
+    def _lone(self) -> Outcome:
+        (one,) = self.hold(1.0, 1.0, CONSTANT)
+        if one.fault:
+            raise EngineUnavailable(f"a lone request was not answered: {one.fault}")
+        return one
+
+    def _step(self, outcomes: Sequence[Outcome], rate: float, seconds: float) -> Step:
+        delay_s = percentile([one.sent_s - one.intended_s for one in outcomes], 0.5)
+        if delay_s > OWN_DELAY_SHARE * seconds:
+            raise EngineUnavailable(
+                f"at {rate:.4g} requests a second they are sent {delay_s:.2g} s too late: this "
+                "machine cannot load that server; use another one, or fewer tokens"
+            )
+        step = step_of(outcomes, rate, seconds)
+        if not step.completed:
+            raise EngineUnavailable(f"nothing is answered any more: {faults(outcomes)[0][0]}")
+        self.told(step)
+        return step
+
+
+def step_of(outcomes: Sequence[Outcome], rate: float, seconds: float) -> Step:
+    found = summary(outcomes, percentiles=(95, 99))
+    good_ms = [one.e2el_s * 1e3 for one in outcomes if not one.fault]
+    judged = [*good_ms, *(max(seconds * 1e3, *good_ms, 0.0) for one in outcomes if one.fault)]
+    throughput = pace(outcomes) or found["request_throughput"]
+    tokens = found["total_output_tokens"] / max(1, found["completed"])
+    names = [f"{kind}_e2el_ms" for kind in ("mean", "median", "p95", "p99")]
+    names += [f"{kind}_ttft_ms" for kind in ("median", "p95", "p99")]
+    names += [f"{kind}_tpot_ms" for kind in ("median", "p99")]
+    return Step(
+        rate=rate,
+        seconds=seconds,
+        completed=found["completed"],
+        failed=found["failed"],
+        request_throughput=throughput,
+        output_throughput=throughput * tokens,
+        judged_ms=statistics.fmean(judged) if judged else 0.0,
+        **{name: found[name] for name in names},
+    )
+
+
+def agreed(steps: Sequence[Step]) -> list[Step]:
+    """One of each rate: the mean of its steps, or the better one where they differ by far more than
+    the others do: what else a machine does can only delay."""
+    pairs = [[one for one in steps if one.rate == rate] for rate in {one.rate for one in steps}]
+    apart = [max(pair, key=_judged).judged_ms - min(pair, key=_judged).judged_ms for pair in pairs]
+    limit = HICCUP * statistics.median(apart)
+    return sorted(
+        (
+            _mean([min(pair, key=_judged)] if far > limit else pair)
+            for pair, far in zip(pairs, apart, strict=True)
+        ),
+        key=lambda one: one.rate,
+    )
+
+
+def _judged(step: Step) -> float:
+    return step.judged_ms
+
+
+def _mean(steps: Sequence[Step]) -> Step:
+    names = [one.name for one in fields(Step) if one.name not in ("kind", "completed", "failed")]
+    return Step(
+        completed=sum(one.completed for one in steps),
+        failed=sum(one.failed for one in steps),
+        kind=FIT,
+        **{name: statistics.fmean(getattr(one, name) for one in steps) for name in names},
+    )
+
+
+def pace(outcomes: Sequence[Outcome]) -> float:
+    """Answers per second between the ends of the first and the last tenth; 0: too few to say."""
+    ends = sorted(one.ended_s for one in outcomes if not one.fault)
+    first, last = len(ends) // 10, len(ends) - 1 - len(ends) // 10
+    if last - first < 2 or ends[last] <= ends[first]:
+        return 0.0
+    return (last - first) / (ends[last] - ends[first])
+
+
+def has_fallen_behind(outcomes: Sequence[Outcome], rate: float, seconds: float) -> bool:
+    """A queue that grows makes each answer later than the one before it: in half a step by half of
+    what the load exceeds the server."""
+    failed = sum(bool(one.fault) for one in outcomes)
+    if failed > MAX_FAILED * len(outcomes):
+        return True
+    good = [one for one in outcomes if not one.fault]
+    quarters = [[one.e2el_s for one in good if _quarter(one, seconds) == at] for at in (1, 3)]
+    if not all(quarters):
+        return False
+    middle_s, end_s = (statistics.median(one) for one in quarters)
+    return end_s - middle_s > EXCESS * seconds / 2 and pace(outcomes) < KEEPS_UP * rate
+
+
+def _quarter(one: Outcome, seconds: float) -> int:
+    return min(3, int(4 * one.intended_s / seconds))
+
+
+def _within(wanted_s: float, most_s: float) -> float:
+    return max(SHORTEST_S, min(wanted_s, most_s, LONGEST_S))
+
+
+def _ramp(steps: Sequence[Step], knee: Knee | None, why: str, alone: Sequence[Outcome]) -> Ramp:
+    return Ramp(
+        tuple(steps),
+        knee,
+        why,
+        statistics.fmean(one.input_tokens for one in alone),
+        statistics.fmean(one.output_tokens for one in alone),
+    )
