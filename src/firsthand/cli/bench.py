@@ -1,4 +1,4 @@
-"""The commands that measure: bench latency, throughput, startup, ablate and compare; profile.
+"""The commands that measure: bench latency, throughput, startup, load and compare; profile.
 
 Owns: their options and the layout of what they found.
 May not know: how anything is measured.
@@ -20,7 +20,6 @@ from firsthand.cli.inspect import STEPS
 from firsthand.cli.output import in_bytes, print_json, print_table, reported, say
 from firsthand.errors import InvalidRequest
 
-BAR_WIDTH = 20  # of the base's speed
 PromptTokens = Annotated[int, typer.Option(help="Tokens of the prompt.")]
 OutputTokens = Annotated[int, typer.Option(help="New tokens, the first one included.")]
 Repeats = Annotated[int, typer.Option(help="Measured runs; one more warms up.")]
@@ -113,7 +112,7 @@ def startup(
     with reported(as_json):
         from firsthand.measure.startup import measure_startup
 
-        found = measure_startup(model, _load_options(loading), repeats, prompt_tokens)
+        found = measure_startup(model, load_options(loading), repeats, prompt_tokens)
         if as_json:
             print_json(found.to_dict())
             return
@@ -143,7 +142,7 @@ def load(
     with reported(as_json):
         from firsthand.measure.loads import measure_loads
 
-        ways = measure_loads(model, _load_options(loading), repeats, shards_limit)
+        ways = measure_loads(model, load_options(loading), repeats, shards_limit)
         if as_json:
             print_json({"model": model, "ways": [one.to_dict() for one in ways]})
             return
@@ -158,61 +157,6 @@ def load(
             for one in ways
         ]
         print_table(("WAY", "LOAD MS", "FIRST TOKEN MS", "PEAK MEMORY", "WEIGHTS HELD"), rows)
-
-
-def ablate(
-    model: options.Model,
-    prompt_tokens: PromptTokens = 512,
-    output_tokens: OutputTokens = 64,
-    repeats: Repeats = 3,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="VARIABLE", help="Change only this; may be repeated; default: all."),
-    ] = None,
-    plot_out: PlotOut = None,
-    loading: options.Loading = options.LOADING,
-    as_json: options.AsJson = False,
-) -> None:
-    """Change one thing at a time, and show what each is worth."""
-    with reported(as_json):
-        from firsthand.generation.load_options import LoadOptions
-        from firsthand.measure import ablation, ablation_plot
-
-        if plot_out is not None:
-            ablation_plot.check_plot(plot_out)
-        outcomes = []
-        for outcome in ablation.ablate(
-            model,
-            LoadOptions(**_load_options(loading)),
-            prompt_tokens,
-            output_tokens,
-            repeats,
-            lambda variation: say(f"measuring {variation.variable} {variation.value}".rstrip()),
-            only or (),
-        ):
-            outcomes.append(outcome)
-        if plot_out is not None:
-            title = (
-                f"{Path(model).name}: {prompt_tokens} tokens of prompt, {output_tokens} new ones"
-            )
-            ablation_plot.write_plot(outcomes, title, plot_out)
-            say(f"wrote {plot_out}")
-        if as_json:
-            print_json({"outcomes": [outcome.to_dict() for outcome in outcomes]})
-            return
-        rows = [
-            (
-                f"{one.variable} {one.value}".rstrip(),
-                f"{one.speed.prompt_tokens_per_second.median:.1f}",
-                f"{one.prompt_ratio:.2f}",
-                _bar(one.prompt_ratio),
-                f"{one.speed.decode_tokens_per_second.median:.1f}",
-                f"{one.decode_ratio:.2f}",
-                _bar(one.decode_ratio),
-            )
-            for one in outcomes
-        ]
-        print_table(("CHANGE", "PROMPT/S", "× BASE", "", "DECODE/S", "× BASE", ""), rows)
 
 
 def compare(
@@ -241,7 +185,7 @@ def compare(
         outcomes = list(
             comparison.compare(
                 model,
-                LoadOptions(**_load_options(loading)),
+                LoadOptions(**load_options(loading)),
                 concurrency=concurrency,
                 output_tokens=output_tokens,
                 prefix_tokens=prefix_tokens,
@@ -313,10 +257,6 @@ def profile(
             facts.print_profile(found)
 
 
-def _load_options(loading: options.Loading) -> dict[str, Any]:
+def load_options(loading: options.Loading) -> dict[str, Any]:
     """For one sequence, as `open_llm` has it."""
     return options.load_keywords(loading) | {"max_sequences": 1}
-
-
-def _bar(ratio: float) -> str:
-    return "█" * min(3 * BAR_WIDTH, round(BAR_WIDTH * ratio))

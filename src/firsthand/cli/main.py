@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from firsthand import __version__
 from firsthand.cli import (
+    ablate,
     alerts,
     bench,
     capacity,
@@ -128,7 +129,7 @@ ENTRIES: Mapping[str, Entry] = {
             "load": bench.load,
             "serve": loadtest.serve,
             "knee": loadtest.knee,
-            "ablate": bench.ablate,
+            "ablate": ablate.ablate,
             "compare": bench.compare,
         },
     ),

@@ -112,14 +112,14 @@ def ablate(
     check_sizes(None, prompt_tokens, output_tokens, repeats)
     for name in only:
         check_choice("only", name, VARIABLES)
-    with LLM(model, **_keywords(base)) as base_llm:
+    with LLM(model, **keywords_of(base)) as base_llm:
         check_sizes(base_llm.loaded.spec.context_length, prompt_tokens, output_tokens, repeats)
         prompt = prompt_of(prompt_tokens, base_llm.loaded.limits.vocab_size)
         for variation in variations(base, threads_of(base_llm.loaded)):
             if only and variation.variable not in (*only, "base"):
                 continue
             begin(variation)
-            with LLM(model, **_keywords(variation.options)) as llm:
+            with LLM(model, **keywords_of(variation.options)) as llm:
                 runs = [
                     run_once(each, prompt, output_tokens)
                     for _ in range(repeats + 1)
@@ -143,5 +143,5 @@ def _outcome(variation: Variation, llm: LLM, pairs: Sequence[tuple[Report, Repor
     )
 
 
-def _keywords(options: LoadOptions) -> LoadKeywords:
+def keywords_of(options: LoadOptions) -> LoadKeywords:
     return cast(LoadKeywords, asdict(options))
