@@ -10,6 +10,7 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 | `FIRSTHAND_ISA` | instruction set of the kernels | the best that this CPU has |
 | `FIRSTHAND_PACK_CACHE` | 0: neither use nor write packed models | 1 |
 | `FIRSTHAND_THREADS` | threads of the kernels | one per core |
+| `FIRSTHAND_TRUSTED_KEYS` | a file of public keys: only models signed by one are loaded | none |
 | `HF_HUB_CACHE`, `HF_HOME` | the Hugging Face cache, shared with other programs | as there |
 | `HF_ENDPOINT` | the hub, or a mirror of it | `https://huggingface.co` |
 | `HF_HUB_OFFLINE` | 1: never connect to the hub | 0 |
@@ -34,9 +35,14 @@ from urllib.parse import urlsplit
 from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
 
+HANDOVER = "FIRSTHAND_HANDOVER"  # set by a server for the one that it starts
 MAX_THREADS = 256  # that of the kernels
 _DEFAULT_ENDPOINT = "https://huggingface.co"
-_OWN_NAMES = ("FIRSTHAND_HOME", "FIRSTHAND_ISA", "FIRSTHAND_PACK_CACHE", "FIRSTHAND_THREADS")
+_TRUSTED_KEYS = "FIRSTHAND_TRUSTED_KEYS"
+_OWN_NAMES = (
+    *("FIRSTHAND_HOME", "FIRSTHAND_ISA", "FIRSTHAND_PACK_CACHE", "FIRSTHAND_THREADS"),
+    _TRUSTED_KEYS,
+)
 _SWITCH = {"": False, "0": False, "false": False, "no": False, "off": False}
 _SWITCH |= {"1": True, "true": True, "yes": True, "on": True}
 
@@ -55,6 +61,7 @@ class Environment:
     isa: str | None = None  # the kernels check the name when they load
     threads: int | None = None
     pack_cache: bool = True
+    trusted_keys: Path | None = None
     language: str = "en"  # or zh: what a person is told in
 
     @property
@@ -85,6 +92,9 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         isa=variables.get("FIRSTHAND_ISA", "").strip().lower() or None,
         threads=_threads(variables.get("FIRSTHAND_THREADS", "")),
         pack_cache=_switch(variables, "FIRSTHAND_PACK_CACHE", default=True),
+        trusted_keys=_folder(variables, _TRUSTED_KEYS, user_home, Path())
+        if variables.get(_TRUSTED_KEYS)
+        else None,
         language=_language(variables),
     )
 
@@ -105,6 +115,12 @@ def otlp_traces_endpoint(environ: Mapping[str, str] | None = None) -> str | None
     own = variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
     base = variables.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip().rstrip("/")
     return own or (f"{base}/v1/traces" if base else None)
+
+
+def handover_descriptor(environ: Mapping[str, str] | None = None) -> int | None:
+    """The open socket by which another server hands its place to this one; None: none does."""
+    value = (os.environ if environ is None else environ).get(HANDOVER, "")
+    return int(value) if value.isascii() and value.isdecimal() else None
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

@@ -75,6 +75,10 @@ class BadHash(CheckpointError):
     """A model's file is not what its manifest says: changed, missing, or not named there."""
 
 
+class BadSignature(CheckpointError):
+    """A model's manifest is not signed by a key that is trusted."""
+
+
 class SourceRefused(FirsthandError):
     """Data that cannot be read as what it should be, as a whole; `part` says what of it."""
 

@@ -22,6 +22,16 @@ MAX_FILE_NAME_BYTES = 255
 MAX_TEXT_BYTES = 64 << 20
 
 
+def sync(path: Path) -> None:
+    """A file's content, or the names in a folder, are on the disk when this returns. Raises
+    OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def open_regular(path: Path) -> tuple[int, int]:
     """A read-only descriptor (the caller's to close) and the size in bytes of a regular file.
 

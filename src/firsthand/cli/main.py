@@ -175,7 +175,13 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "manifest": Group(
         "What a model is: its files by their hashes, and what it was made of.",
-        {"write": manifest.write, "verify": manifest.verify, "data": manifest.data},
+        {
+            "write": manifest.write,
+            "sign": manifest.sign,
+            "verify": manifest.verify,
+            "export": manifest.export,
+            "data": manifest.data,
+        },
     ),
     "release": Group(
         "What is served when, and the way back.",

@@ -1,4 +1,4 @@
-"""The commands about what a model is: manifest write, verify, data.
+"""The commands about what a model is: manifest write, sign, verify, export, data.
 
 Owns: their options, and how a manifest is shown.
 May not know: the form of a manifest, how a file is hashed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ import typer
 
 from firsthand.cli import options
 from firsthand.cli.output import print_json, reported, say
-from firsthand.errors import SourceRefused
+from firsthand.errors import InvalidRequest, SourceRefused
 from firsthand.values import dataclass
 
 AnyOrder = Annotated[
@@ -89,16 +90,89 @@ def write(model: options.Model, told: Written = WRITTEN, as_json: options.AsJson
         _show(manifest, str(write_manifest(path, manifest)), as_json)
 
 
-def verify(model: options.Model, as_json: options.AsJson = False) -> None:
-    """Compare every file of a model with its manifest; exit with 4 where one differs."""
+def sign(
+    model: options.Model,
+    key: Annotated[
+        Path, typer.Option(metavar="FILE", help="An Ed25519 private key in PEM, without password.")
+    ],
+    expires: Annotated[
+        datetime | None, typer.Option(help="UTC; from then on the signature is refused.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Sign the manifest of a model, all of whose files are compared first."""
+    with reported(as_json):
+        path, manifest = _verified(model, None)
+        try:
+            from firsthand.weights.manifest_signing import sign as sign_manifest
+        except ModuleNotFoundError:
+            message = "needs the extra signatures: pip install 'firsthand[signatures]'"
+            raise InvalidRequest("key", message) from None
+        until = None if expires is None else expires.replace(tzinfo=UTC)
+        _show(manifest, str(sign_manifest(path, manifest, key, until)), as_json)
+
+
+def verify(
+    model: options.Model,
+    trusted_keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Public keys, one of which must have signed it; default: FIRSTHAND_TRUSTED_KEYS.",
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare every file of a model with its manifest, and that with its signature where keys are
+    given; exit with 4 where one differs."""
     with reported(as_json):
         from firsthand.config import read_environment
-        from firsthand.weights import verifying
-        from firsthand.weights.catalogue import resolve
 
-        environment = read_environment()
-        path = resolve(model, environment).path
-        _show(verifying.verify(path, verifying.sums_of(environment)), "as it was written", as_json)
+        _, manifest = _verified(model, trusted_keys or read_environment().trusted_keys)
+        _show(manifest, "as it was written", as_json)
+
+
+def export(
+    model: options.Model,
+    model_pack: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="As a ModelPack artifact, in OCI's image layout."),
+    ] = None,
+    ml_bom: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its bill of materials, CycloneDX 1.6.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a model, or what it is made of, in the forms that other tools read."""
+    with reported(as_json):
+        if model_pack is None and ml_bom is None:
+            raise InvalidRequest("export", "needs --model-pack FOLDER or --ml-bom FILE")
+        from firsthand.canonical import canonical
+        from firsthand.weights import ml_bom as bom
+        from firsthand.weights.model_pack import write_model_pack
+        from firsthand.weights.places import write_atomically
+
+        path, manifest = _verified(model, None)
+        if ml_bom is not None:
+            write_atomically(ml_bom.absolute(), canonical(bom.ml_bom(manifest)))
+        digest = None if model_pack is None else write_model_pack(path, manifest, model_pack)
+        if as_json:
+            print_json({"manifest_sha256": manifest.sha256, "model_pack": digest})
+            return
+        if digest is not None:
+            print(digest)
+        say(", ".join(str(one) for one in (model_pack, ml_bom) if one is not None))
+
+
+def _verified(model: str, trusted: Path | None) -> tuple[Path, Any]:
+    """Where it is, and its manifest. Raises BadHash, BadSignature, CheckpointError."""
+    from firsthand.config import read_environment
+    from firsthand.weights import verifying
+    from firsthand.weights.catalogue import resolve
+
+    environment = read_environment()
+    path = resolve(model, environment).path
+    return path, verifying.verify(path, verifying.sums_of(environment), trusted)
 
 
 def data(

@@ -24,6 +24,7 @@ import typer
 
 from firsthand.errors import (
     BadHash,
+    BadSignature,
     CapacityExceeded,
     DownloadFailed,
     FirsthandError,
@@ -108,7 +109,7 @@ def exit_code(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, InvalidRequest):
         return USAGE
-    if isinstance(error, ModelNotFound | DownloadFailed | BadHash):
+    if isinstance(error, ModelNotFound | DownloadFailed | BadHash | BadSignature):
         return NO_MODEL
     if isinstance(error, CapacityExceeded | MemoryError):
         return NO_MEMORY

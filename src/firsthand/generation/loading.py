@@ -164,7 +164,7 @@ def load_model(
     began_s = time.perf_counter()
     environment = read_environment()
     path = resolve(str(model), environment).path
-    with verified(path, sums_of(environment)):
+    with verified(path, sums_of(environment), trusted=environment.trusted_keys):
         return _load(path, options, progress, began_s, late_text=late_text)
 
 
@@ -195,7 +195,7 @@ def _load(
         loaded_s = clock()
     max_logit_rows = options.max_logit_rows or expected.max_sequences
     executor.prepare(families.program(spec), options.max_step_tokens, max_logit_rows)
-    adapters = _add_adapters(executor, families.family(spec).slots(spec), options)
+    adapters = _add_adapters(executor, families.family(spec).slots(spec), options, environment)
     if in_shards:
         room_bytes = planning.weights_room(expected, executor.memory(), spec, options)
         swap_weights(executor, packing, packed, room_bytes)
@@ -340,12 +340,13 @@ def _executor(options: LoadOptions, environment: Environment) -> Executor:
 
 
 def _add_adapters(
-    executor: Executor, slots: Sequence[Slot], options: LoadOptions
+    executor: Executor, slots: Sequence[Slot], options: LoadOptions, environment: Environment
 ) -> dict[str, AdapterFacts]:
     """Their matrices are counted with the weights, what their rows need with the scratch."""
     found: dict[str, AdapterFacts] = {}
     for name, folder in (options.lora or {}).items():
-        adapter = open_adapter(Path(folder), slots)
+        with verified(Path(folder), sums_of(environment), trusted=environment.trusted_keys):
+            adapter = open_adapter(Path(folder), slots)
         executor.add_adapter(name, adapter.factors)
         found[name] = AdapterFacts(adapter.sha256, adapter.rank, adapter.num_bytes)
     return found

@@ -63,10 +63,10 @@ class Source:
 def read_source(model: str | Path, options: LoadOptions) -> Source:
     """Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest."""
     environment = read_environment()
-    resolved = resolve(str(model), environment)
+    resolved, keys = resolve(str(model), environment), environment.trusted_keys
     pinned = resolved.revision if resolved.source is Origin.KNOWN else None
     with (
-        verified(resolved.path, sums_of(environment), SMALL_BYTES) as manifest,
+        verified(resolved.path, sums_of(environment), SMALL_BYTES, trusted=keys) as manifest,
         closing(open_checkpoint(resolved.path)) as checkpoint,
     ):
         spec = read_spec(checkpoint, options.max_context)

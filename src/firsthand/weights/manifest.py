@@ -4,7 +4,7 @@ Owns: the form of `manifest.json`, where it lies, what it is called by its hash.
 May not know: whether the files are as it says (`verifying.py`), what is done with a model.
 Read next: `verifying.py`.
 
-    FOLDER/manifest.json         of a folder: every file in it but hidden ones and itself
+    FOLDER/manifest.json         of a folder: every file in it but hidden ones, this, its signature
     FILE.gguf.manifest.json      of one file
 
 It is canonical JSON and holds the hash of its own rest, so that one bit that changed is seen. A
@@ -27,6 +27,7 @@ from firsthand.files import parse_json_object, read_whole
 from firsthand.values import dataclass
 
 NAME: Final = "manifest.json"
+SIGNATURE: Final = ".dsse"  # of a manifest, behind its own name
 SCHEMA_VERSION: Final = 1
 EMPTY: Final = hashlib.sha256(b"").hexdigest()
 MAX_BYTES: Final = 8 << 20
@@ -99,6 +100,11 @@ def manifest_path(model: Path) -> Path:
     return model / NAME if model.is_dir() else model.with_name(f"{model.name}.{NAME}")
 
 
+def signature_path(model: Path) -> Path:
+    path = manifest_path(model)
+    return path.with_name(path.name + SIGNATURE)
+
+
 def files_of(model: Path) -> Iterator[tuple[str, Path]]:
     """The files that belong to a model, by their names in it, in order."""
     if not model.is_dir():
@@ -109,7 +115,7 @@ def files_of(model: Path) -> Iterator[tuple[str, Path]]:
         for name in sorted(names):
             path = Path(folder, name)
             inside = path.relative_to(model).as_posix()
-            if not name.startswith(".") and inside != NAME:
+            if not name.startswith(".") and inside not in (NAME, NAME + SIGNATURE):
                 yield inside, path
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from firsthand.config import Environment
 from firsthand.errors import CheckpointError
+from firsthand.files import sync
 from firsthand.values import dataclass
 from firsthand.weights.model_names import HubId, KnownModel, is_commit, parse_hub_id
 
@@ -115,9 +116,9 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 def publish(partial: Path, final: Path) -> None:
     """Give a whole file its name. Whoever sees the name sees all bytes, even after a power cut."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    _sync(partial)
+    sync(partial)
     os.replace(partial, final)
-    _sync(final.parent)
+    sync(final.parent)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -128,11 +129,3 @@ def write_atomically(path: Path, content: bytes) -> None:
         publish(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

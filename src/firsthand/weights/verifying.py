@@ -2,7 +2,8 @@
 
 Owns: what is compared when, and which fault is told first.
 May not know: the form of a manifest, how a model is loaded.
-Read next: `manifest.py`, `sums.py`; `generation/loading.py`, whose load this goes beside.
+Read next: `manifest.py`, `sums.py`, `manifest_signing.py`; `generation/loading.py`, whose load this
+goes beside.
 
 Names and sizes are compared before anything is read. The hashes are taken by a thread while the
 model loads, and remembered; a load ends only when they are right. Where a load fails because of a
@@ -15,10 +16,17 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from firsthand.config import Environment
-from firsthand.errors import BadHash, CheckpointError, FirsthandError
+from firsthand.errors import (
+    BadHash,
+    BadSignature,
+    CheckpointError,
+    FirsthandError,
+    InvalidRequest,
+)
 from firsthand.weights.manifest import (
     EMPTY,
     Manifest,
@@ -35,13 +43,18 @@ def sums_of(environment: Environment) -> Sums:
 
 
 @contextmanager
-def verified(model: Path, sums: Sums, max_file_bytes: int | None = None) -> Iterator[str | None]:
+def verified(
+    model: Path, sums: Sums, max_file_bytes: int | None = None, *, trusted: Path | None = None
+) -> Iterator[str | None]:
     """The hash of the model's manifest, None where it has none; at the end the files are as the
-    manifest says. `max_file_bytes`: the hashes of larger ones are left to another load.
+    manifest says. `max_file_bytes`: the hashes of larger ones are left to another load. `trusted`:
+    a file of keys, of which one must have signed the manifest, which must be there then.
 
-    Raises BadHash, CheckpointError.
+    Raises BadHash, BadSignature, CheckpointError.
     """
     manifest = read_manifest(model)
+    if trusted is not None:
+        check_signed(model, manifest, trusted)
     if manifest is None:
         yield None
         return
@@ -59,13 +72,31 @@ def verified(model: Path, sums: Sums, max_file_bytes: int | None = None) -> Iter
     comparing.wait()
 
 
-def verify(model: Path, sums: Sums) -> Manifest:
-    """Compare every file now. Raises BadHash, CheckpointError, also where there is no manifest."""
+def verify(model: Path, sums: Sums, trusted: Path | None = None) -> Manifest:
+    """Compare every file now. Raises BadHash, BadSignature; CheckpointError, also where there is no
+    manifest."""
     manifest = read_manifest(model)
     if manifest is None:
         raise CheckpointError(str(manifest_path(model)), "is not there, or no manifest of ours")
-    with verified(model, sums):
+    with verified(model, sums, trusted=trusted):
         return manifest
+
+
+def check_signed(model: Path, manifest: Manifest | None, trusted: Path) -> None:
+    """Raises BadSignature; InvalidRequest where the library for signatures is not installed."""
+    if manifest is None:
+        message = f"is not there, and only models with a manifest signed by {trusted} are loaded"
+        raise BadSignature(str(manifest_path(model)), message)
+    try:
+        from firsthand.weights.manifest_signing import check_signature
+    except ModuleNotFoundError as missing:
+        if not str(missing.name).startswith("cryptography"):
+            raise
+        raise InvalidRequest(
+            "FIRSTHAND_TRUSTED_KEYS",
+            "needs the extra signatures: pip install 'firsthand[signatures]'",
+        ) from None
+    check_signature(model, manifest, trusted, datetime.now(UTC))
 
 
 def check_files(model: Path, manifest: Manifest) -> None:

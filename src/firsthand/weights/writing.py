@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from firsthand.errors import CapacityExceeded, InvalidRequest
-from firsthand.files import path_inside, read_whole
+from firsthand.files import path_inside, read_whole, sync
 from firsthand.values import dataclass
 from firsthand.weights.folder import INDEX, WEIGHTS, is_companion
 from firsthand.weights.safetensors import KIND_BYTES, MAX_HEADER_BYTES
@@ -77,12 +77,12 @@ def _folder_beside(dst: Path) -> Iterator[Path]:
     renamed = False
     try:
         yield partial
-        _sync_folder(partial)
+        sync(partial)
         if os.path.lexists(dst):
             raise InvalidRequest("dst", f"{dst} has appeared meanwhile")
         partial.rename(dst)
         renamed = True
-        _sync_folder(dst.parent)
+        sync(dst.parent)
     except BaseException:
         if renamed:
             with contextlib.suppress(OSError):
@@ -198,11 +198,3 @@ def write_new(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
             stream.write(chunk)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.errors import SourceRefused
+from firsthand.files import sync
 
 
 class JsonlSink:
@@ -59,18 +60,9 @@ def open_jsonl(path: Path, state: Any) -> JsonlSink:
         if found > size:
             os.ftruncate(descriptor, size)
         if state is None:
-            sync_folder(path.absolute().parent)
+            sync(path.absolute().parent)  # a new name is durable when its folder is
         os.lseek(descriptor, 0, os.SEEK_END)
         return JsonlSink(path, descriptor, size)
     except BaseException:
         os.close(descriptor)
         raise
-
-
-def sync_folder(folder: Path) -> None:
-    """A new name is durable when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from firsthand.data.sinks.jsonl import sync_folder
 from firsthand.errors import SourceRefused
+from firsthand.files import sync
 
 
 class ParquetSink:
@@ -43,7 +43,7 @@ class ParquetSink:
             stream.flush()
             os.fsync(stream.fileno())
         new.rename(path)
-        sync_folder(self._folder)
+        sync(self._folder)
         self._num_files += 1
         self._rows = []
         return self._num_files
@@ -65,7 +65,7 @@ def open_parquet(folder: Path, state: Any) -> ParquetSink:
             raise SourceRefused(str(folder), "has files, and no ledger says which of them count")
         for path in extra:
             path.unlink()
-        sync_folder(folder.absolute().parent)
+        sync(folder.absolute().parent)
     except OSError as error:
         raise SourceRefused(str(folder), f"cannot be written: {error.strerror}") from error
     return ParquetSink(folder, num_files)
