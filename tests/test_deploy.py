@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from firsthand.server.guard.access import FREE, METRICS
-from firsthand.server.running import FAREWELL_S
 from firsthand.server.setting_sources import read_settings
 from firsthand.server.settings import Settings
+from firsthand.server.until_end import FAREWELL_S
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"

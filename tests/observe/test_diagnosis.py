@@ -114,6 +114,10 @@ SEEN: dict[str, Evidence] = {
     "clients-stall": evidence(
         {'firsthand_connections_cut_total{reason="stalled"}': (0, 0, 2)},
     ),
+    "canary-worse": evidence(
+        {'firsthand_canary_returns_total{model="m",reason="errors"}': (0, 0, 1)}
+    ),
+    "drill-old": evidence({"firsthand_release_drill_age_seconds": (1e7, 1e7, 1e7)}),
 }
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import logging
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,16 +27,19 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from firsthand.engine.facts import BatchFacts, StepFacts
+from firsthand.generation.member import Member
 from firsthand.generation.service import Load, ServiceState, Status
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.entry import Entry
 from firsthand.observe.gpus import Gpus, find_gpus
 from firsthand.observe.instruments import counter
-from firsthand.observe.labels import OUTCOMES
+from firsthand.observe.labels import CANARY_REASON, OUTCOMES
 from firsthand.observe.log_events import LogEvents
 from firsthand.observe.metrics import Metrics
+from firsthand.release.record import Release
 from firsthand.request import FinishReason
 from firsthand.scheduling.facts import PlanFacts, Preempted
+from firsthand.server.canary import Canary
 from firsthand.server.configured import Configured
 from firsthand.server.guard.call import Call, Caller
 from firsthand.server.guard.queue import Bounds
@@ -43,6 +48,8 @@ from firsthand.server.guard.work import Work
 from firsthand.server.model_entries import ModelEntry
 from firsthand.server.running import Serving, around, assemble
 from firsthand.server.settings import Settings
+from firsthand.version import VERSION
+from firsthand.weights.places import write_atomically
 from tests.server.fakes import FakeService, registry_of
 
 KEY = "test-key-0123456789"
@@ -110,6 +117,20 @@ def nvml(**more: Any) -> Any:
     )
 
 
+def release_beside(running: Serving, member: Member) -> None:
+    """What is served lies in a store whose way back was drilled a day ago; another has a share."""
+    release = Release(1, "micro", "0" * 64, {}, None, VERSION, "", None, "")
+    folder = running.ends.failures.folder / "store" / "releases" / "1"
+    write_atomically(folder / "release.json", release.content())
+    drill = {"at": "2026-01-01T00:00:00Z", "event": "drill", "release": 1, "passed": True}
+    write_atomically(folder.parents[1] / "history.jsonl", json.dumps(drill).encode() + b"\n")
+    model = replace(member.entry.service, model=str(folder / "model"))
+    member.entry = replace(member.entry, service=model)
+    running.canaries.begin(Canary(member, member, release, 0.5, "request", None))
+    for reason in CANARY_REASON.values:
+        running.canaries.num_returned["micro", reason] = 1
+
+
 async def exercise(running: Serving) -> None:
     """Everything that is counted happens once or more."""
     member = running.registry.members[0]
@@ -126,6 +147,7 @@ async def exercise(running: Serving) -> None:
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         lines.handle(logging.LogRecord("x", level, "", 0, SECRET, (), None))
     lines.lost()
+    release_beside(running, member)
     head = {"authorization": f"Bearer {KEY}", "idempotency-key": '"once"'}
     transport = httpx.ASGITransport(app=around(running), raise_app_exceptions=False)
     async with httpx.AsyncClient(

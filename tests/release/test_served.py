@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from firsthand.release.sockets import AdminSocket
 from firsthand.release.store import Store
 from firsthand.release.switching import Switch
 from tests.release.conftest import SUMS, stage_micro
+from tests.release.traffic import Traffic
 from tests.server.processes import Server, launched
 
 pytestmark = pytest.mark.native
@@ -37,50 +37,6 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Stor
     (store.folder(3) / "release.json").write_bytes(third.content())
     stage_micro(store, models / "model-4", 4, golden=False)
     return store
-
-
-class Traffic:
-    """Requests without end; each answer's header is noted, each failure kept."""
-
-    def __init__(self, server: Server, model: str = "micro") -> None:
-        self.seen: list[str] = []
-        self.failed: list[str] = []
-        self._server, self._model = server, model
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(3)]
-
-    def _run(self) -> None:
-        body = {"model": self._model, "prompt": "abc", "max_tokens": 12, "ignore_eos": True}
-        with httpx.Client(base_url=self._server.url, timeout=120) as client:
-            while not self._stop.is_set():
-                try:
-                    answer = client.post("/v1/completions", json=body)
-                except httpx.HTTPError as error:
-                    self.failed.append(str(error))
-                    continue
-                if answer.status_code == 200:
-                    self.seen.append(answer.headers.get("x-release", ""))
-                else:
-                    self.failed.append(answer.text)
-
-    def wait(self, release: Release, count: int = 3) -> None:
-        goal = self.seen.count(release.id[:16]) + count
-        until = 3000
-        while self.seen.count(release.id[:16]) < goal:
-            assert not self.failed, self.failed[:3]
-            assert until, self.seen[-10:]
-            until -= 1
-            self._stop.wait(0.02)
-
-    def __enter__(self) -> Traffic:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
 
 @contextmanager

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from firsthand.errors import BadHash, CheckpointError, InvalidRequest, ModelNotFound, ReleaseRefused
 from firsthand.release.drill import Drill
+from firsthand.release.history import History
 from firsthand.release.record import read_release, verify_release
 from firsthand.release.store import Store
 from firsthand.release.switching import Switch
@@ -69,7 +71,7 @@ def test_promotion_asks_for_a_drill_and_force_is_written_down(store: Store, stag
     assert (line["before"], line["forced"]) == (1, "it has had no drill")
     assert os.readlink(store.root / "current") == "releases/2"
     assert [line["event"] for line in store.history.lines()] == [
-        *("stage", "stage", "promote", "promote")
+        *("stage", "stage", "promote_begun", "promote", "promote_begun", "promote")
     ]
 
 
@@ -114,10 +116,21 @@ def test_d_9_a_switch_that_is_cut_leaves_one_whole_release(
         patched.setattr(os, "replace", cut)
         switch(store).promote("2", force=True)
     assert store.current() == 1
+    add = History.add
+
+    def cut_at_the_end(history: History, event: str, *given: Any, **facts: Any) -> Any:
+        return cut() if event in ("promote", "rollback") else add(history, event, *given, **facts)
+
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("firsthand.release.history.History.add", cut)
+        patched.setattr(History, "add", cut_at_the_end)
         switch(store).promote("2", force=True)
     assert (store.current(), store.previous()) == (2, 1)  # though the history does not know it yet
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(History, "add", cut_at_the_end)
+        switch(store).rollback()
+    assert store.current() == 1
+    assert switch(store).rollback()["release"] == 1  # the same again ends it, and goes no further
+    assert store.previous() is None
 
 
 def test_a_torn_line_of_the_history_stays_alone(store: Store, staged: Stage) -> None:
@@ -152,7 +165,7 @@ def test_only_one_command_at_a_time(store: Store, staged: Stage) -> None:
 def test_another_engine_is_refused_by_its_version(store: Store, staged: Stage) -> None:
     release = replace(staged(1), engine_version="0.0.1")
     (store.folder(1) / "release.json").write_bytes(release.content())
-    with pytest.raises(ReleaseRefused, match=r"of engine 0\.0\.1"):
+    with pytest.raises(ReleaseRefused, match=r"engine 0\.0\.1 is known"):
         switch(store).promote("1")
 
 

@@ -1,6 +1,6 @@
 """A running server's admin socket, as a command asks it.
 
-Owns: the request over a Unix socket, and what a refusal becomes.
+Owns: what a refusal becomes.
 May not know: verbs.
 Read next: `chaos.py`, its user; `../server/admin.py`, the other end.
 """
@@ -9,40 +9,22 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from firsthand.errors import EngineUnavailable, InvalidRequest
-
-TIMEOUT_S = 30.0
-MAX_BYTES = 1 << 20
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+from firsthand.unix_http import exchange
 
 
 def ask_admin(path: Path, verb: str, query: Mapping[str, object]) -> dict[str, Any]:
     """The answer to a verb. Raises InvalidRequest with the server's words, EngineUnavailable."""
     given = {key: value for key, value in query.items() if value is not None}
-    connection = _UnixConnection(path)
     try:
-        connection.request("POST", f"/firsthand/admin/{verb}?{urlencode(given)}")
-        response = connection.getresponse()
-        found = json.loads(response.read(MAX_BYTES))
-        if response.status == 200:
+        answer = exchange(path, "POST", f"/firsthand/admin/{verb}?{urlencode(given)}", timeout_s=30)
+        found = json.loads(answer.content)
+        if answer.status == 200:
             return dict(found)
         message = str(found["error"]["message"])
     except (OSError, http.client.HTTPException) as error:
@@ -50,7 +32,5 @@ def ask_admin(path: Path, verb: str, query: Mapping[str, object]) -> dict[str, A
         raise EngineUnavailable(f"{path}: cannot be reached: {why}") from None
     except (ValueError, KeyError, TypeError):
         raise EngineUnavailable(f"{path}: is no server of ours") from None
-    finally:
-        connection.close()
     name, colon, text = message.partition(": ")
     raise InvalidRequest(name, text) if colon else InvalidRequest(verb, message)

@@ -188,6 +188,7 @@ ENTRIES: Mapping[str, Entry] = {
         {
             "stage": release.stage,
             "promote": release.promote,
+            "canary": release.canary,
             "rollback": release.rollback,
             "history": release.history,
             "drill": release.drill,

@@ -117,18 +117,25 @@ def _items(
     from firsthand.observe.alert_settings import read_alert_settings
     from firsthand.preflight.loaded import Loaded
     from firsthand.preflight.on_disk import OnDisk
+    from firsthand.preflight.on_release import OnRelease, signed
     from firsthand.preflight.served import Served
     from firsthand.preflight.server import started
+    from firsthand.release.record import is_release, model_path, read_release
 
     wanted = LoadOptions(**options.load_keywords(loading))
     settings = None if config is None else read(config, {"model": [model]}).settings
-    on_disk = OnDisk(model, wanted, settings, read_alert_settings(alerts))
+    folder = Path(model).resolve()
+    path = str(model_path(folder, read_release(folder))) if is_release(folder) else model
+    on_disk = OnDisk(path, wanted, settings, read_alert_settings(alerts))
     yield from on_disk.of_model()
+    yield signed(path)
+    if is_release(folder):
+        yield from OnRelease(folder).items()
     yield from on_disk.of_machine()
-    with closing(Loaded(model, wanted)) as loaded:
+    with closing(Loaded(path, wanted)) as loaded:
         yield from loaded.items()
-    with TemporaryDirectory() as folder, started(model, _flags(loading), Path(folder)) as server:
-        yield from Served(server, on_disk.sha256()).items()
+    with TemporaryDirectory() as place, started(model, _flags(loading), Path(place)) as server:
+        yield from Served(server, on_disk.identity()).items()
 
 
 def _flags(loading: options.Loading) -> list[str]:

@@ -1,4 +1,4 @@
-"""The commands about releases: stage, promote, rollback, history, drill, gc.
+"""The commands about releases: stage, promote, canary, rollback, history, drill, gc.
 
 Owns: their options, and how the store's answers are shown.
 May not know: how any of it is done.
@@ -52,6 +52,9 @@ def stage(
     golden: Annotated[
         bool, typer.Option("--golden/--no-golden", help="Write its golden tokens down.")
     ] = True,
+    allow_older: Annotated[
+        bool, typer.Option("--allow-older", help="Also a version before one that is there.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Put a model into the store as a release: nothing is served by that."""
@@ -69,7 +72,14 @@ def stage(
         configuration = _configuration(config)
         run = _run(called, configuration)
         run(path)  # what no server would take is refused before anything is copied
-        staged = Staged(called, configuration, _contract_hash(contract), run if golden else None)
+        staged = Staged(
+            called,
+            configuration,
+            _contract_hash(contract),
+            run if golden else None,
+            environment.trusted_keys,
+            allow_older=allow_older,
+        )
         release, is_new = stage(Store(store.absolute()), path, staged, sums_of(environment))
         if as_json:
             print_json({"release": release.number, "id": release.id, "new": is_new})
@@ -96,6 +106,33 @@ def promote(
         _switched(_switch(store, admin, model).promote(release, force=force), as_json)
 
 
+def canary(
+    store: StoreFolder,
+    release: Named = "latest",
+    share: Annotated[
+        str, typer.Option(help="Of the requests, as 5% or 0.05; 0: end the canary that there is.")
+    ] = "5%",
+    by: Annotated[
+        str, typer.Option(help="request or key: what decides who gets the new one.")
+    ] = "request",
+    admin: Admin = None,
+    model: ServedAs = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Without a drill that passed; the history says so.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Give a release a share of the requests, beside the one that is served; it is taken back by
+    itself where it answers worse. Promote it, or end it with --share 0."""
+    with reported(as_json):
+        switch = _switch(store, admin, model)
+        if share in ("0", "0%"):
+            line = switch.end_canary()
+        else:
+            line = switch.canary(release, share, by, force=force)
+        _switched(line, as_json)
+
+
 def rollback(
     store: StoreFolder,
     release: Annotated[
@@ -113,6 +150,8 @@ def rollback(
 def history(store: StoreFolder, as_json: options.AsJson = False) -> None:
     """Show which releases are there, and what happened to them."""
     with reported(as_json):
+        from firsthand.release.history import BEGUN
+
         found = _opened(store)
         current, previous = found.current(), found.previous()
         lines = list(found.history.lines())
@@ -123,6 +162,7 @@ def history(store: StoreFolder, as_json: options.AsJson = False) -> None:
         rows = [
             (line["at"], line["event"], str(line.get("release") or "-"), _told(line))
             for line in lines
+            if not line["event"].endswith(BEGUN)
         ]
         print_table(("AT", "EVENT", "RELEASE", ""), rows)
         say(f"current: {current or 'none'}; a rollback returns to: {previous or 'none'}")
@@ -188,7 +228,8 @@ def _switch(folder: Path, admin: Path | None, model: str | None) -> Any:
     from firsthand.weights.verifying import sums_of
 
     server = None if admin is None else AdminSocket(admin)
-    return Switch(_opened(folder), server, model, sums_of(read_environment()))
+    environment = read_environment()
+    return Switch(_opened(folder), server, model, sums_of(environment), environment.trusted_keys)
 
 
 def _switched(line: dict[str, Any], as_json: bool) -> None:

@@ -143,13 +143,20 @@ class Registry:
         await asyncio.gather(*(member.service.close() for member in members))
 
     def put(self, member: Member) -> None:
-        """In the place of the one of its name, whom nobody enters any more; see `retire`."""
-        old = self._members[member.name]
+        """In the place of the one of its name, if there is one, whom nobody enters any more; see
+        `retire`."""
+        old = self._members.get(member.name)
         self._members[member.name] = member
         self._of_service[id(member.service)] = member
-        self._replaced.add(old)
         self._replaced.discard(member)
-        member.num_loads += old.num_loads
+        if old is not None:
+            self._replaced.add(old)
+            member.num_loads += old.num_loads
+
+    def drop(self, member: Member) -> None:
+        """Nobody enters it any more; see `retire`."""
+        del self._members[member.name]
+        self._replaced.add(member)
 
     async def retire(self, member: Member, *, keep_text: bool = False) -> None:
         """End the engine of one that was replaced, when those who hold it have let it go.

@@ -80,6 +80,7 @@ def cases(settings: AlertSettings) -> Iterator[Case]:
         made.disk,
     ):
         yield from part()
+    yield from made.releases()
     yield from made.records()
 
 
@@ -222,6 +223,17 @@ class _Cases:
             counted = self._of(metric, **labels)
             yield Case("one more", name, 0, {counted: self._once()}, {**one, **labels})
             yield Case("none", name, 0, {counted: self._flat(3)}, None)
+
+    def releases(self) -> Iterator[Case]:
+        s, one = self.s, {"job": self.s.job, "instance": INSTANCE}
+        labels = {"model": MODEL, "reason": "errors"}
+        counted = self._of("firsthand_canary_returns_total", **labels)
+        name, both = "FirsthandCanaryReturned", {**one, **labels}
+        yield Case("one more", name, 0, {counted: self._once()}, both)
+        yield Case("none", name, 0, {counted: self._flat(3)}, None)
+        age, name = self._of("firsthand_release_drill_age_seconds"), "FirsthandDrillOld"
+        yield Case("above", name, 0, {age: self._flat(2 * s.drill_age)}, one)
+        yield Case("just below", name, 0, {age: self._flat(s.drill_age / 2)}, None)
 
     def records(self) -> Iterator[Case]:
         s = self.s

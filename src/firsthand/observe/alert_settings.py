@@ -72,6 +72,7 @@ class AlertSettings:
     disk_used_ratio: float = 0.95
     disk_for: float = 60
     lost_window: float = 300
+    canary_window: float = 300
     # Off: a busy device is a good one. What hurts is the queue, and that has its own alert.
     gpu_utilization: bool = False
     gpu_utilization_ratio: float = 0.95
@@ -82,6 +83,7 @@ class AlertSettings:
     log_events: tuple[str, ...] = ("request_cut", "selfcheck_unanswered")  # besides all errors
     log_window: float = 300
     stalled_window: float = 300
+    drill_age: float = 30 * 86400
     # Webhooks
     phone_url: str = "http://127.0.0.1:9095/P0"
     message_url: str = "http://127.0.0.1:9095/P1"

@@ -173,6 +173,16 @@ def _p1(s: AlertSettings) -> Iterator[Rule]:
     yield from _memory(s)
     yield from _engine(s)
     yield from _disk(s)
+    returned = series("firsthand_canary_returns", job=s.job)
+    yield Rule(
+        "FirsthandCanaryReturned",
+        "P1",
+        f"increase({returned}[{duration(s.canary_window)}]) > 0",
+        0,
+        "FH-016",
+        "A canary was taken back: it was worse than the release that is served",
+        "金丝雀版本表现不如现行版本，已被自动撤回",
+    )
 
 
 def _load(s: AlertSettings) -> Iterator[Rule]:
@@ -352,4 +362,13 @@ def _p2(s: AlertSettings) -> Iterator[Rule]:
         "FH-015",
         "Clients read too slowly, and were cut off",
         "客户端读取太慢，连接已被切断",
+    )
+    yield Rule(
+        "FirsthandDrillOld",
+        "P2",
+        f"{series('firsthand_release_drill_age_seconds', job=s.job)} > {s.drill_age:g}",
+        0,
+        "FH-016",
+        f"The way back to the last release was not tried for {s.drill_age / 86400:.3g} days",
+        f"已有 {s.drill_age / 86400:.3g} 天没有演练过版本回退",
     )

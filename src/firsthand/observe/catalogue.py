@@ -22,7 +22,10 @@ from firsthand.observe.entry import (
     Section,
     When,
 )
+from firsthand.observe.entry import counter as _counter
+from firsthand.observe.entry import gauge as _gauge
 from firsthand.observe.labels import (
+    CANARY_REASON,
     CLASS,
     GPU,
     LOG_EVENTS,
@@ -33,23 +36,6 @@ from firsthand.observe.labels import (
     REQUEST_PHASES,
     STEP_PHASES,
 )
-
-
-def _counter(
-    name: str, unit: str, meaning: str, *labels: Label, aliases: tuple[Alias, ...] = ()
-) -> Entry:
-    return Entry(name, Kind.COUNTER, unit, meaning, labels, aliases=aliases)
-
-
-def _gauge(
-    name: str,
-    unit: str,
-    meaning: str,
-    *labels: Label,
-    aliases: tuple[Alias, ...] = (),
-    when: When = When.ALWAYS,
-) -> Entry:
-    return Entry(name, Kind.GAUGE, unit, meaning, labels, aliases=aliases, when=when)
 
 
 def _histogram(
@@ -357,6 +343,20 @@ STATE = Section(
             MODEL,
             Label("manifest", "SHA-256 of the model's file, or empty where it is not known"),
         ),
+        _gauge(
+            "firsthand_release_drill_age_seconds",
+            "seconds",
+            "Since a drill of a rollback passed, or since there was first a way back",
+            when=When.RELEASE,
+        ),
+        _gauge(
+            "firsthand_canary_share_ratio",
+            "ratio",
+            "Of a model's requests, for a canary",
+            *(MODEL, Label("release", "its number")),
+            when=When.CANARY,
+        ),
+        _counter("firsthand_canary_returns", "canaries", "Taken back", MODEL, CANARY_REASON),
         _gauge("firsthand_build_info", "", "1", Label("version", "of Firsthand")),
     ),
 )

@@ -187,6 +187,19 @@ TEXTS = {
         "连接已被切断，资源已释放。可在日志中按密钥查找；不做缓冲的代理也会如此。",
         ENDS,
     ),
+    "canary-worse": Text(
+        *("FH-016", "A canary was worse than what is served", "金丝雀版本不如现行版本"),
+        "It has no share any more, and nobody lost a request for it. Its history says why; mend "
+        "it and stage it anew.",
+        "它已不再接收流量，也没有请求因此丢失。原因在版本历史中；修复后重新登记。",
+        "firsthand release history STORE",
+    ),
+    "drill-old": Text(
+        *("FH-016", "The way back has long not been tried", "很久没有演练过回退"),
+        "Drill it now, beside the running server: a rollback that was never tried is a hope.",
+        "现在就在运行中的服务旁演练一次：没有演练过的回退只是愿望。",
+        "firsthand release drill STORE current",
+    ),
     "unknown": Text(
         *("", "Unknown: no entry explains this", "未知：没有条目能解释"),
         "Keep the evidence: the numbers here, the log of that time, the failed requests' ids.",

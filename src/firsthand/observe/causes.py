@@ -261,6 +261,13 @@ def _disk_full(e: Evidence) -> Seen | None:
     return Seen(0.9, (f"firsthand_disk_used_ratio {used:.3f}, over {limit:g}",))
 
 
+def _drill_old(e: Evidence) -> Seen | None:
+    age_s, limit_s = e.most("firsthand_release_drill_age_seconds"), e.limits.drill_age
+    if age_s <= limit_s:
+        return None
+    return Seen(0.2, (f"firsthand_release_drill_age_seconds {age_s:.0f}, over {limit_s:g}",))
+
+
 TESTS: dict[str, Test] = {
     "process-gone": _process_gone,
     "process-hangs": _process_hangs,
@@ -286,4 +293,6 @@ TESTS: dict[str, Test] = {
     "disk-full": _disk_full,
     "log-lost": _counted("firsthand_log_lines_lost", 0.9),
     "clients-stall": _counted("firsthand_connections_cut", 0.8, reason="stalled"),
+    "canary-worse": _counted("firsthand_canary_returns", 0.9),
+    "drill-old": _drill_old,
 }

@@ -112,6 +112,13 @@ def _well(s: AlertSettings) -> Iterator[Panel]:
         ),
         "1: it holds",
     )
+    yield Panel(
+        "Since the last drill of a rollback",
+        "s",
+        ((_of("firsthand_release_drill_age_seconds"), "{{instance}}"),),
+        "None where no release of a store is served",
+        (s.drill_age,),
+    )
     bad = _rate("firsthand_requests", "job", endpoint=f"!~{PROBES}", status="=~5..")
     whole = _rate("firsthand_requests", "job", endpoint=f"!~{PROBES}")
     yield Panel(

@@ -32,6 +32,8 @@ class When(StrEnum):
     ALWAYS = "always"
     CHECKED = "where golden tokens are on record"
     GPU = "where there is a GPU, with the extra `gpu`"
+    RELEASE = "while a release of a store is served that could be rolled back, or was drilled"
+    CANARY = "while a canary has a share"
     SCORING = "once a text was embedded or scored"
 
 
@@ -85,3 +87,20 @@ class Section:
 
     title: str
     entries: tuple[Entry, ...]
+
+
+def counter(
+    name: str, unit: str, meaning: str, *labels: Label, aliases: tuple[Alias, ...] = ()
+) -> Entry:
+    return Entry(name, Kind.COUNTER, unit, meaning, labels, aliases=aliases)
+
+
+def gauge(
+    name: str,
+    unit: str,
+    meaning: str,
+    *labels: Label,
+    aliases: tuple[Alias, ...] = (),
+    when: When = When.ALWAYS,
+) -> Entry:
+    return Entry(name, Kind.GAUGE, unit, meaning, labels, aliases=aliases, when=when)

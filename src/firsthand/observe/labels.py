@@ -22,7 +22,16 @@ OTHER_EVENT = "other"
 LOG_LEVELS = ("warning", "error")
 # Those of the log that can be a warning or an error.
 LOG_EVENTS = (
-    *("chaos", "context_lowered", "degradation", "golden_unknown", "model_failed", "near_names"),
+    *(
+        "canary_returned",
+        "canary_unwritten",
+        "chaos",
+        "context_lowered",
+        "degradation",
+        "golden_unknown",
+        "model_failed",
+        "near_names",
+    ),
     *("no_tls", "no_traces", "release_left", "reload_refused"),
     *("request", "request_cut", "request_ended", "selfcheck_unanswered", "selfcheck_wrong"),
     *("stopped", OTHER_EVENT),
@@ -32,3 +41,4 @@ REASONS = tuple(reason.value for reason in FinishReason)
 MODEL = Label("model", "the service's own name of a model that is served")
 CLASS = Label("class", "of priority", CLASSES)
 GPU = Label("gpu", "its number, as the driver counts")
+CANARY_REASON = Label("reason", "why by itself", ("engine", "errors", "latency"))

@@ -77,10 +77,17 @@ class Live:
 
     def succeed(self, old: Service, new: Service) -> None:
         """`new` comes in the place of `old`. Whoever watches now sees only `old`."""
-        self._followed.pop(id(old), None)
-        self.follow(new)
+        self.leave(old)
+        self.join(new)
+
+    def join(self, service: Service) -> None:
+        """It is served from now on, beside the others."""
+        self.follow(service)
         if self._num_watchers:
-            self._ends.append(new.listen(self._followed[id(new)].stepped))
+            self._ends.append(service.listen(self._followed[id(service)].stepped))
+
+    def leave(self, service: Service) -> None:
+        self._followed.pop(id(service), None)
 
     def name(self, service: Service, request_id: str, name: str, key_id: str) -> None:
         """What the caller calls a request; the oldest names are forgotten."""
@@ -167,6 +174,7 @@ def _model(service: Service) -> dict[str, Any]:
     return {
         "file": model.file,
         "sha256": model.manifest_sha256,
+        "release": model.release,
         "context_length": model.context_length,
         "own_context_length": model.own_context_length,
         "vocab_size": model.vocab_size,

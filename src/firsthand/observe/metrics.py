@@ -62,9 +62,13 @@ class Metrics:
 
     def succeed(self, old: Service, new: Service) -> None:
         """`new` is served under the name of `old`, whose last steps are still counted."""
-        self._info.remove(old.model.name, old.model.manifest_sha256 or "")
-        self._services.pop(id(old), None)
+        self.leave(old)
         self.follow(new)
+
+    def leave(self, service: Service) -> None:
+        """It is not served any more; what was counted of it stays."""
+        self._info.remove(service.model.name, service.model.manifest_sha256 or "")
+        self._services.pop(id(service), None)
 
     def _begin(self, model: str) -> None:
         """Whatever has a child per model is there from the start: of a series that begins with its

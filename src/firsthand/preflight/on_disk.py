@@ -33,6 +33,7 @@ from firsthand.text.templates import ChatTemplate
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import describe, resolve
+from firsthand.weights.manifest import read_manifest
 from firsthand.weights.open import open_checkpoint
 
 TEXTS = (
@@ -86,8 +87,12 @@ class OnDisk:
         )
         yield Item("disk has room", "make room, or move FIRSTHAND_HOME to another disk", self._disk)
 
-    def sha256(self) -> str | None:
-        """Of the model's file; None: there are several."""
+    def identity(self) -> str | None:
+        """The hash under which a server serves it: of its manifest, or of its only file; None: it
+        has neither."""
+        manifest = read_manifest(resolve(self.model, read_environment()).path)
+        if manifest is not None:
+            return manifest.sha256
         found = describe(self.model, read_environment(), lambda _: None)
         return found.files[0].sha256 if len(found.files) == 1 else None
 

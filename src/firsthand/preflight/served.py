@@ -33,10 +33,10 @@ PROMPT = "The history of the lighthouse begins"
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """`sha256` is that of the model's file on the disk, None: it is in several."""
+    """`identity` is the hash under which the model lies on the disk, None: it has none."""
 
     server: Server
-    sha256: str | None
+    identity: str | None
 
     def items(self) -> Iterator[Item]:
         ask: dict[str, tuple[Callable[[], str], str]] = {
@@ -84,10 +84,10 @@ class Served:
     def _manifest(self) -> str:
         (card,) = self._good(self.server.ask("/v1/models"))["data"]
         loaded = card.get("firsthand_manifest_sha256")
-        if self.sha256 is None or loaded is None:
-            raise LeftOut("the model lies in several files; their hashes were compared one by one")
-        if loaded != self.sha256:
-            raise Wrong(f"loaded {loaded}, on the disk {self.sha256}")
+        if self.identity is None or loaded is None:
+            raise LeftOut("no hash names the model: firsthand manifest write MODEL gives it one")
+        if loaded != self.identity:
+            raise Wrong(f"loaded {loaded}, on the disk {self.identity}")
         return str(loaded)
 
     def _context(self) -> str:

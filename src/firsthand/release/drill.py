@@ -27,18 +27,20 @@ from typing import Final
 from firsthand.errors import EngineUnavailable, FirsthandError, ReleaseRefused
 from firsthand.release.drill_load import NUM_CLIENTS, Load
 from firsthand.release.drill_report import Finding, Report, write_report
+from firsthand.release.engines import PROGRAM, command, python_of
 from firsthand.release.history import now
 from firsthand.release.record import Release, verify_release
-from firsthand.release.sockets import AdminSocket, exchange
+from firsthand.release.sockets import AdminSocket
 from firsthand.release.store import Store
+from firsthand.unix_http import exchange
 from firsthand.values import dataclass
+from firsthand.version import VERSION
 from firsthand.weights.sums import Sums
 
 RECOVERY_S: Final = 10.0
 START_S: Final = 600.0
 ANSWERS_S: Final = 120.0
 HEADER_CHARS: Final = 16  # of a release's hash, in an answer's header
-_PROGRAM = "from firsthand.cli.main import main; main()"
 
 
 @dataclass(slots=True)
@@ -86,7 +88,9 @@ class Drill:
         for release in (old, new):
             folder = self.store.folder(release.number)
             self._try(f"files of {release.number}", partial(_files, folder, release))
-            self._try(f"configuration of {release.number}", partial(self._configuration, folder))
+            self._try(
+                f"configuration of {release.number}", partial(self._configuration, folder, release)
+            )
         same = old.contract_hash == new.contract_hash
         detail = "the same" if same else f"{new.contract_hash} instead of {old.contract_hash}"
         self._found("contract of the data", same, detail)
@@ -96,14 +100,28 @@ class Drill:
         )
         return all(one.passed for one in self._findings)
 
-    def _configuration(self, folder: Path) -> str:
-        self.read_configuration(folder)
-        return "this engine reads it"
+    def _configuration(self, folder: Path, release: Release) -> str:
+        """Each by the engine that is to serve it. Raises FirsthandError."""
+        if release.engine_version == VERSION:
+            self.read_configuration(folder)
+            return "this engine reads it"
+        python = python_of(self.store.root, release.engine_version)
+        asked = subprocess.run(
+            command(python, ["config", "check", str(folder)]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWERS_S,
+            check=False,
+        )
+        if asked.returncode:
+            raise ReleaseRefused(f"engine {release.engine_version}: {asked.stderr.strip()[-300:]}")
+        return f"engine {release.engine_version} reads it"
 
     def _under_load(self, old: Release, new: Release) -> Load | None:
         load = None
         try:
-            with _server(self.store.folder(old.number)) as (public, admin, key):
+            with _server(self.store, old) as (public, admin, key):
                 load = Load(public, key, {_header(one): _golden(one) for one in (old, new)})
                 load.start()
                 try:
@@ -174,18 +192,23 @@ def _asked(release: Release) -> tuple[list[int], int]:
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[tuple[Path, AdminSocket, str]]:
-    """Its public socket, its admin socket, its key. Raises EngineUnavailable."""
+def _server(store: Store, release: Release) -> Iterator[tuple[Path, AdminSocket, str]]:
+    """Its public socket, its admin socket, its key. Raises EngineUnavailable, ReleaseRefused."""
+    folder, version = store.folder(release.number), release.engine_version
+    program = [sys.executable, "-c", PROGRAM]
+    if version != VERSION:
+        program = command(python_of(store.root, version), [])
     with tempfile.TemporaryDirectory(prefix="drill-") as place:
         public, admin, log = Path(place, "public"), Path(place, "admin"), Path(place, "log")
         key = secrets.token_hex(16)
-        command = [
-            *(sys.executable, "-c", _PROGRAM, "serve", str(folder), "--uds", str(public)),
+        arguments = [
+            *program,
+            *("serve", str(folder), "--uds", str(public)),
             *("--admin-socket", str(admin), "--api-key", key, "--log-format", "json"),
         ]
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
         try:
             _wait_ready(process, public, key, log)

@@ -20,7 +20,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
-from firsthand.release.sockets import Answer, exchange
+from firsthand.unix_http import Answer, exchange
 from firsthand.values import dataclass
 
 NUM_CLIENTS: Final = 4

@@ -94,13 +94,21 @@ def why_not_drilled(store: Store, release: Release) -> str | None:
     current = store.current()
     if current is None or current == release.number:
         return None
-    path = store.drills / f"{release.number}.json"
-    try:
-        found = parse_json_object(read_whole(path, _MAX_BYTES), str(path), 4096)
-    except CheckpointError:
+    found = last_drill(store, release)
+    if found is None:
         return "it has had no drill"
-    if found.get("id") != release.id or found.get("back_to") != current:
+    if found.get("back_to") != current:
         return f"its last drill was not against release {current}, which is served"
     if found.get("passed") is not True:
         return "its last drill failed"
     return None
+
+
+def last_drill(store: Store, release: Release) -> dict[str, Any] | None:
+    """Its report; None: it has had none."""
+    path = store.drills / f"{release.number}.json"
+    try:
+        found = parse_json_object(read_whole(path, _MAX_BYTES), str(path), 4096)
+    except CheckpointError:
+        return None
+    return found if found.get("id") == release.id else None

@@ -12,11 +12,13 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from firsthand.canonical import canonical
 from firsthand.values import dataclass
 from firsthand.weights.places import locked
+
+BEGUN: Final = "_begun"  # behind the name of what may be killed before it is done
 
 
 def now() -> str:
@@ -68,15 +70,30 @@ class History:
         ]
         return of_it[-1] if of_it else None
 
-    def served(self) -> list[int]:
-        """The way back: the last is current, the one before it is what a rollback returns to."""
+    def begun(self) -> tuple[str, int] | None:
+        """A promotion or a rollback that was not written down to its end: what, and to which."""
+        found = None
+        for event, number in self._steps():
+            found = (event.removesuffix(BEGUN), number) if event.endswith(BEGUN) else None
+        return found
+
+    def served(self, current: int | None) -> list[int]:
+        """The way back: the last is current, the one before it is what a rollback returns to.
+        `current` tells whether one that was begun was done."""
+        steps = [one for one in self._steps() if not one[0].endswith(BEGUN)]
+        begun = self.begun()
+        if begun is not None and begun[1] == current:
+            steps.append(begun)
         way: list[int] = []
-        for line in self.lines():
-            number, event = line.get("release"), line.get("event")
-            if not isinstance(number, int):
-                continue
+        for event, number in steps:
             if event == "rollback" and number in way:
                 del way[len(way) - way[::-1].index(number) :]
-            elif event in ("promote", "rollback") and way[-1:] != [number]:
+            elif way[-1:] != [number]:
                 way.append(number)
         return way
+
+    def _steps(self) -> Iterator[tuple[str, int]]:
+        for line in self.lines():
+            number, event = line.get("release"), str(line.get("event"))
+            if isinstance(number, int) and event.removesuffix(BEGUN) in ("promote", "rollback"):
+                yield event, number

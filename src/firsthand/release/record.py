@@ -28,6 +28,7 @@ FILE: Final = "release.json"
 MODEL: Final = "model"
 SHORT: Final = 12  # characters of a hash that a person is shown
 _MAX_BYTES: Final = 1 << 20
+_OWN_HASH: Final = "release_sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +58,23 @@ class Release:
         return hashlib.sha256(canonical(parts)).hexdigest()
 
     def content(self) -> bytes:
-        return canonical(
-            {
-                "number": self.number,
-                "name": self.name,
-                "id": self.id,
-                "model": self.manifest_sha256,
-                "configuration": self.configuration,
-                "contract": self.contract_hash,
-                "engine": self.engine_version,
-                "file": self.file,
-                "golden": self.golden,
-                "created": self.created,
-            }
-        )
+        """With the hash of all the rest, so that one bit that changed is seen."""
+        rest = self._rest()
+        return canonical(rest | {_OWN_HASH: hashlib.sha256(canonical(rest)).hexdigest()})
+
+    def _rest(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "name": self.name,
+            "id": self.id,
+            "model": self.manifest_sha256,
+            "configuration": self.configuration,
+            "contract": self.contract_hash,
+            "engine": self.engine_version,
+            "file": self.file,
+            "golden": self.golden,
+            "created": self.created,
+        }
 
 
 def is_release(folder: Path) -> bool:
@@ -81,6 +85,8 @@ def read_release(folder: Path) -> Release:
     """Raises CheckpointError for one that is not as it was written."""
     path = folder / FILE
     found = parse_json_object(read_whole(path, _MAX_BYTES), str(path), 65_536)
+    said = found.pop(_OWN_HASH, None)
+    actual = hashlib.sha256(canonical(found)).hexdigest()
     number, configuration = found.get("number"), found.get("configuration")
     words = [found.get(key) for key in ("name", "model", "engine", "file", "created")]
     golden, contract = found.get("golden"), found.get("contract")
@@ -101,9 +107,9 @@ def read_release(folder: Path) -> Release:
         golden=golden,
         created=created,  # type: ignore[arg-type]
     )
-    if found.get("id") != release.id:
-        said = str(found.get("id"))[:64]
-        raise CheckpointError(str(path), f"is not as it was written: {release.id}, it says {said}")
+    if actual != said or found.get("id") != release.id:
+        message = f"is not as it was written: its hash is {actual}, it says {str(said)[:64]}"
+        raise CheckpointError(str(path), message)
     return release
 
 
@@ -111,20 +117,28 @@ def model_path(folder: Path, release: Release) -> Path:
     return folder / MODEL / release.file if release.file else folder / MODEL
 
 
-def release_of(model: str | Path) -> Release | None:
-    """The release whose model lies at this path. Raises CheckpointError."""
+def release_folder(model: str | Path) -> Path | None:
+    """That of the release whose model lies at this path."""
     path = Path(model)
     for inner in (path, path.parent):
         if inner.name == MODEL and is_release(inner.parent):
-            return read_release(inner.parent)
+            return inner.parent
     return None
 
 
-def verify_release(folder: Path, release: Release, sums: Sums) -> Manifest:
-    """Compare every file of its model. Raises BadHash, CheckpointError."""
+def release_of(model: str | Path) -> Release | None:
+    """The release whose model lies at this path. Raises CheckpointError."""
+    folder = release_folder(model)
+    return None if folder is None else read_release(folder)
+
+
+def verify_release(
+    folder: Path, release: Release, sums: Sums, trusted: Path | None = None
+) -> Manifest:
+    """Compare every file of its model. Raises BadHash, BadSignature, CheckpointError."""
     path = model_path(folder, release)
     found = read_manifest(path)
     if found is not None and found.sha256 != release.manifest_sha256:
         message = f"its manifest is {found.sha256}, the release says {release.manifest_sha256}"
         raise CheckpointError(str(path), message)
-    return verify(path, sums)
+    return verify(path, sums, trusted)

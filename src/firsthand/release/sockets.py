@@ -1,65 +1,23 @@
-"""HTTP over a Unix socket: a server's verbs, and its public routes in a drill.
+"""A server's admin socket, as releases use it.
 
-Owns: one exchange, its limits, what a refusal becomes.
-May not know: which verbs there are.
-Read next: `switching.py`, `drill_load.py`.
+Owns: which verbs put a release in place, what a refusal becomes.
+May not know: what a verb does.
+Read next: `switching.py`; `../unix_http.py`.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import socket
-from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from firsthand.errors import EngineUnavailable, ReleaseRefused
+from firsthand.unix_http import exchange
 from firsthand.values import dataclass
 
 LOAD_S: Final = 900.0  # a verb may wait for a model to load, and the old one to become empty
-MAX_BYTES: Final = 16 << 20
-
-
-class Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    headers: Mapping[str, str]  # in small letters
-    content: bytes
-
-
-def exchange(
-    path: Path,
-    method: str,
-    target: str,
-    body: Mapping[str, Any] | None = None,
-    key: str | None = None,
-    timeout_s: float = 60.0,
-) -> Answer:
-    """Raises OSError, http.client.HTTPException."""
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    content = None
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-        content = json.dumps(body).encode()
-    with closing(Connection(path, timeout_s)) as connection:
-        connection.request(method, target, content, headers)
-        response = connection.getresponse()
-        got = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, got, response.read(MAX_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +28,20 @@ class AdminSocket:
 
     def release(self, folder: Path, model: str | None) -> dict[str, Any]:
         """Raises ReleaseRefused with the server's words; EngineUnavailable where none answers."""
-        query = {"path": str(folder)} | ({} if model is None else {"model": model})
-        target = f"/firsthand/admin/release?{urlencode(query)}"
+        return self._ask("release", {"path": str(folder), "model": model})
+
+    def canary(self, folder: Path, model: str | None, share: str, by: str) -> dict[str, Any]:
+        """As `release`."""
+        query = {"path": str(folder), "model": model, "share": share, "by": by}
+        return self._ask("canary", query)
+
+    def end_canary(self, model: str | None) -> dict[str, Any]:
+        """As `release`."""
+        return self._ask("canary", {"share": "0", "model": model})
+
+    def _ask(self, verb: str, query: dict[str, str | None]) -> dict[str, Any]:
+        given = {name: value for name, value in query.items() if value is not None}
+        target = f"/firsthand/admin/{verb}?{urlencode(given)}"
         try:
             answer = exchange(self.path, "POST", target, timeout_s=LOAD_S)
             found = json.loads(answer.content)

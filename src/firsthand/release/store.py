@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from firsthand.errors import CheckpointError, InvalidRequest, ModelNotFound
+from firsthand.files import sync
 from firsthand.release.history import History
 from firsthand.release.record import Release, is_release, read_release
 from firsthand.values import dataclass
@@ -127,8 +128,8 @@ class Store:
     def previous(self) -> int | None:
         """What a rollback returns to: the release that was current before this one."""
         current = self.current()
-        way = self.history.served()
-        if way and way[-1] == current:  # else a promotion was killed before it was written down
+        way = self.history.served(current)
+        if way and way[-1] == current:
             way.pop()
         return way[-1] if way else None
 
@@ -137,11 +138,7 @@ class Store:
         link = self.root / f".{_CURRENT}.{os.urandom(4).hex()}"
         os.symlink(Path("releases", str(number)), link)
         os.replace(link, self.root / _CURRENT)
-        descriptor = os.open(self.root, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(self.root)
 
     def kept(self, num_last: int) -> set[int]:
         """What a clean-up leaves: the current one, what a rollback returns to, the last ones, and
@@ -183,7 +180,7 @@ class Store:
             try:
                 shutil.copyfile(source, partial)
                 os.chmod(partial, 0o444)
-                _sync(partial)
+                sync(partial)
                 os.replace(partial, held)
             finally:
                 partial.unlink(missing_ok=True)
@@ -193,8 +190,3 @@ class Store:
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and name[0] != "0"
-
-
-def _sync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

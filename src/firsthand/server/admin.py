@@ -10,6 +10,7 @@ Read next: `verbs.py`, which carries them out.
     … /firsthand/admin/requests?limit=20   /request?id=ID
     … /firsthand/admin/chaos?fault=slow&amount=200&seconds=60
     … /firsthand/admin/release?path=FOLDER&model=NAME
+    … /firsthand/admin/canary?path=FOLDER&share=5%25&by=request   /canary   /canary?share=0
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Read next: `app.py`, which builds the routes around it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from firsthand.observe.live import Live
 from firsthand.observe.metrics import Metrics
 from firsthand.observe.recorder import Recorder
 from firsthand.server.asking import Admission, OpenDoor
+from firsthand.server.canary import Canaries
 from firsthand.server.entrance import Entrance
+from firsthand.server.guard.call import call_of
 from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Checks
@@ -41,7 +43,7 @@ class House:
     text becomes a vector. `entrance` None: the engines are there, and stay. `adapters` are
     those of the names that call for an adapter of their service, with the model that it belongs
     to. `failures` is where records of failed requests are kept; None: nowhere. `demo`: whoever
-    watches may hold an engine back."""
+    watches may hold an engine back. `drill_age_s`: since a rollback was drilled."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -58,6 +60,8 @@ class House:
     recorder: Recorder = field(default_factory=lambda: Recorder(LEAST_RECORDER, time.perf_counter))
     failures: Path | None = None
     live: Live = field(default_factory=Live)
+    drill_age_s: Callable[[], float | None] = lambda: None
+    canaries: Canaries = field(default_factory=Canaries)
     alerts: RecentAlerts = field(default_factory=RecentAlerts)
     demo: bool = False
 
@@ -79,8 +83,10 @@ class House:
 
     async def enter(self, request: Request, name: str | None) -> tuple[str, Service]:
         """As `find`, of a model whose engine takes requests until this one's end: if it is asleep,
-        it is loaded first. Raises Refused."""
+        it is loaded first. Of one that has a canary it may be that one. Raises Refused."""
         found, service = self.find(name)
+        if found not in self.adapters:
+            service = self.canaries.choose(call_of(request.scope), service)
         if self.entrance is not None:
             await self.entrance.enter(request, service)
         return found, service

@@ -42,9 +42,11 @@ class Lifecycle:
     drain_limit_s: Callable[[], float]
     selfchecks: Mapping[str, SelfCheck] = field(default_factory=dict)  # by the models' names
     wakes: Callable[[], bool] = lambda: False
+    num_connections: Callable[[], int] = lambda: 0
     started_s: float = 0.0
     draining_since_s: float | None = None
     patience_ended: bool = False
+    handed_over: bool = False  # another listens; who is connected here is answered to the end
     cut_ids: list[str] = field(default_factory=list)  # in the order in which they were told
 
     @property
@@ -53,7 +55,7 @@ class Lifecycle:
 
     def door(self) -> Refused | None:
         """For the gate: why nobody may go in."""
-        if self.draining:
+        if self.draining and not self.handed_over:
             return draining()
         states = self.states()
         if not any(state.status.takes_requests for state in states) and not self.wakes():
@@ -85,9 +87,12 @@ class Lifecycle:
         """Until all that runs has ended, or the limit of the drain, when `cut_ids` are cut."""
         assert self.draining_since_s is not None, "a drain has begun"
         end_s = self.draining_since_s + self.drain_limit_s()
-        while self.gate.num_open and self.clock() < end_s and not self.patience_ended:
+        while self._busy() and self.clock() < end_s and not self.patience_ended:
             await asyncio.sleep(_POLL_S)
         self._tell_cut("the drain's limit has come")
+
+    def _busy(self) -> bool:
+        return self.gate.num_open > 0 or (self.handed_over and self.num_connections() > 0)
 
     def end_patience(self) -> None:
         """The drain has an end now; what still runs is cut."""
@@ -104,7 +109,7 @@ class Lifecycle:
             tell("request_cut", text, logging.WARNING, request_id=request_id)
 
     def _check_draining(self) -> Check:
-        if self.draining_since_s is None:
+        if self.draining_since_s is None or self.handed_over:
             return Check(True, "takes requests")
         age_s = self.clock() - self.draining_since_s
         return Check(False, f"draining, {self.gate.num_open} requests left", age_s)

@@ -1,9 +1,9 @@
-"""The server around its models, to its end: what stands where, and in which order it goes.
+"""The server around its models: what stands where, and what connects it.
 
-Owns: the parts of a running server and what connects them; signals; a reload.
+Owns: the parts of a running server; what a signal, a reload and another release do to them.
 May not know: how any part works.
-Read next: `starting.py`, which comes before; `listening.py` (sockets), `lifecycle.py` (the door),
-`guard/middleware.py` (requests).
+Read next: `starting.py`, which comes before; `until_end.py`, in which it runs; `lifecycle.py` (the
+door), `guard/middleware.py` (requests).
 
 SIGTERM or SIGINT begins the drain; a second one ends it at once. SIGHUP reads the settings again.
 """
@@ -15,17 +15,15 @@ import logging
 import os
 import random
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import uvicorn
+from prometheus_client.registry import Collector
 from starlette.middleware.cors import CORSMiddleware
 
 from firsthand.config import read_environment
@@ -37,44 +35,43 @@ from firsthand.near_names import near_names
 from firsthand.observe.disk import DiskRoom
 from firsthand.observe.gpus import find_gpus
 from firsthand.observe.loaded_models import LoadedModels
-from firsthand.observe.log_events import LogEvents
 from firsthand.observe.metrics import Metrics
 from firsthand.observe.trace_context import given_trace
-from firsthand.server.admin import AdminApp
+from firsthand.release.engines import store_of
+from firsthand.release.record import read_release, release_folder
+from firsthand.release.store import Store
 from firsthand.server.app import build_app
-from firsthand.server.chaos import Chaos
+from firsthand.server.canary import Canaries, Canary
 from firsthand.server.configured import Configured, changed
 from firsthand.server.ending import Ends, ends_of
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.admission import GateAdmission
+from firsthand.server.guard.call import Call
 from firsthand.server.guard.connection import Peers
 from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.gauges import GuardCollector
 from firsthand.server.guard.idempotency import Replies
 from firsthand.server.guard.incoming import IncomingLimits
-from firsthand.server.guard.middleware import Guard
+from firsthand.server.guard.middleware import Guard, Scope
+from firsthand.server.handover import Handover, Successor
 from firsthand.server.house import REASONING_FIELDS, House
 from firsthand.server.lifecycle import Lifecycle
 from firsthand.server.listening import (
-    address,
     check_exposure,
-    listener_of,
     remove_sockets,
-    uvicorn_config,
 )
-from firsthand.server.logs import set_level, tell, tell_lost
+from firsthand.server.logs import set_level, tell
+from firsthand.server.release_gauges import ReleaseGauges
 from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
 from firsthand.server.selfchecks import SelfChecks, selfchecks_of
 from firsthand.server.settings import MAX_BODY_BYTES, Settings
 from firsthand.server.sse import StreamSettings
 from firsthand.server.succession import Succession, names_of, succession_of
-from firsthand.server.verbs import Verbs
 from firsthand.text.tool_calls import FORMAT_NAMES
 from firsthand.values import dataclass
 from firsthand.version import VERSION
 
 TICK_S = 1.0
-FAREWELL_S = 2.0  # for the last bytes of answers that were cut
 LAST_WORDS_S = 0.4  # for them after a second signal
 INTERRUPTED = 130
 
@@ -95,13 +92,22 @@ class Serving:
     ends: Ends
     selfchecks: SelfChecks
     succession: Succession
+    canaries: Canaries
+    handover: Handover | None = None  # once it listens
+
+    @property
+    def successor(self) -> Successor | None:
+        return None if self.handover is None else self.handover.successor
 
     @property
     def settings(self) -> Settings:
         return self.configured.settings
 
     def on_signal(self, number: signal.Signals) -> None:
-        if number is signal.SIGHUP:
+        if self.successor is not None:
+            if self.successor.pass_on(number):
+                self.lifecycle.end_patience()
+        elif number is signal.SIGHUP:
             with suppress(FirsthandError):  # it is in the log
                 self.reload()
         elif self.stopping.is_set():
@@ -123,7 +129,8 @@ class Serving:
         bound.start()
 
     def _leave(self) -> None:
-        remove_sockets(self.settings)
+        if self.successor is None:
+            remove_sockets(self.settings)
         os._exit(INTERRUPTED)
 
     def reload(self) -> dict[str, Any]:
@@ -153,9 +160,42 @@ class Serving:
         """A release in the place of a model. Raises FirsthandError."""
         if self.lifecycle.draining:
             raise InvalidRequest("model", "the server is draining")
-        done = await self.succession.replace(member.name, folder)
+        release = await asyncio.to_thread(read_release, folder)
+        async with self.succession.alone():
+            if release.engine_version != VERSION and self.handover is not None:
+                return await self.handover.to(release, folder, self.registry.members.index(member))
+            if member.name in self.canaries.by_model:
+                self.canaries.take_back(member.name)
+            done = await self.succession.replace(member.name, folder, release)
         self.set_bounds()
         return done
+
+    async def share(self, member: Member, folder: Path, share: float, by: str) -> dict[str, Any]:
+        """A release beside a model, for a share of its requests. Raises FirsthandError."""
+        if self.lifecycle.draining or member.name in self.canaries.by_model:
+            why = "is draining" if self.lifecycle.draining else "has a canary already: end it first"
+            raise InvalidRequest("model", f"{member.name} {why}")
+        release = await asyncio.to_thread(read_release, folder)
+        store = Store(store_of(folder))
+        async with self.succession.alone():
+            old, new = await self.succession.canary(member.name, folder, release)
+        canary = Canary(old, new, release, share, by, store)
+        self.canaries.begin(canary)
+        self.set_bounds()
+        return canary.told()
+
+    def places(self) -> list[str | None]:
+        """The release's folder of each model that was asked for at the start."""
+        found = [release_folder(member.entry.service.model) for member in self._asked_for()]
+        return [None if folder is None else str(folder) for folder in found]
+
+    def contexts(self) -> list[int]:
+        """Of each, its tokens of context; 0: it has no engine."""
+        return [one.service.model.context_length * one.answers for one in self._asked_for()]
+
+    def _asked_for(self) -> list[Member]:
+        """Without canaries, which come behind them."""
+        return self.registry.members[: len(self.settings.model)]
 
     def set_bounds(self) -> None:
         """Of each model, as many run at once as its engine can."""
@@ -212,6 +252,7 @@ class Serving:
                 text = "the machine's memory is spent; this request is ended"
                 tell("request_ended", text, logging.WARNING, request_id=ended)
             self.registry.tick()
+            self.canaries.tick()
             for member in self.registry.members:
                 member.service.tick()
             await asyncio.sleep(TICK_S)
@@ -226,31 +267,6 @@ class Serving:
         for pair in near_names(self.succession.services):
             text = f"{pair[0]} and {pair[1]} are one character apart: either is soon typed for both"
             tell("near_names", text, logging.WARNING, names=pair)
-
-
-async def serve_until_end(
-    running: Serving,
-    listeners: list[socket.socket],
-    admin: socket.socket | None,
-    say: Callable[[str], None],
-) -> int:
-    """Until a signal, or a load of the start that failed. The exit code."""
-    settings = running.settings
-    public = listener_of(
-        uvicorn_config(settings, around(running), running.peers), settings.receive_timeout
-    )
-    servers = [(public, listeners)]
-    if admin is not None:
-        drain = partial(running.begin_drain, "admin")
-        chaos = Chaos(settings.chaos)
-        told = (running.registry, running.ends.recorder, running.gate.clock)
-        verbs = Verbs(*told, drain, running.reload, running.replace, chaos)
-        app = AdminApp(verbs.table())
-        servers.append(
-            (listener_of(uvicorn_config(settings, app, None), settings.receive_timeout), [admin])
-        )
-    say(f"Firsthand listens on {address(settings, listeners)}")
-    return await _serve(running, servers)
 
 
 def assemble(
@@ -274,12 +290,14 @@ def assemble(
         lambda: running[0].settings.drain_limit_s,
         selfchecks.by_name,
         lambda: any(member.opens for member in registry.members),
+        lambda: len(running[0].peers.connections),
         started_s,
     )
     gate.door = lifecycle.door
     gate.listen = _tell_level
     services, adapters = names_of(registry, settings)
     metrics = Metrics(vllm=settings.vllm_metrics)
+    release_gauges = ReleaseGauges(registry)
     house = House(
         services,
         metrics,
@@ -297,6 +315,7 @@ def assemble(
         recorder=ends.recorder,
         failures=ends.failures.folder,
         demo=settings.demo,
+        drill_age_s=release_gauges.age_s,
     )
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))
@@ -305,69 +324,34 @@ def assemble(
         gate,
         rules,
         Replies(settings.idempotency_ttl, max_bytes=settings.idempotency_memory),
-        ends,
+        _log_of(ends, house.canaries),
         lambda: lifecycle.draining,
         given_trace if ends.tracer is None else ends.tracer.begin,
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
     own = GuardCollector(gate, peers, guard.replies, selfchecks.by_name, house.checks)
-    gpus = find_gpus() if settings.device != "cpu" else None
-    for collector in (own, LoadedModels(registry), *((gpus,) if gpus else ())):
-        metrics.registry.register(collector)
-    metrics.registry.register(DiskRoom(read_environment().home))
+    _register(metrics, settings, own, house.canaries, release_gauges, LoadedModels(registry))
     succession = succession_of(registry, house, selfchecks, lambda: running[0].settings)
     parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends)
-    running.append(Serving(configured, reread, *parts, selfchecks, succession))
+    house.canaries.end = lambda canary: succession.end_canary(canary.new)
+    running.append(Serving(configured, reread, *parts, selfchecks, succession, house.canaries))
     running[0].set_bounds()
     registry.listen = running[0].on_model
     return running[0]
 
 
-async def _serve(running: Serving, servers: list[tuple[uvicorn.Server, Any]]) -> int:
-    loop = asyncio.get_running_loop()
-    lines = LogEvents(running.metrics.registry)
-    logging.getLogger().addHandler(lines)
-    tell_lost(lines.lost)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, running.on_signal, number)
-    serving = [asyncio.ensure_future(server.serve(sockets)) for server, sockets in servers]
-    ready = asyncio.ensure_future(running.become_ready())
-    watching = asyncio.ensure_future(running.watch())
-    for member in running.registry.members:
-        running.selfchecks.begin(member, ready)
-    stopping = asyncio.ensure_future(running.stopping.wait())
-    try:
-        await asyncio.wait((ready, stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
-        if ready.done() and not stopping.done():
-            ready.result()  # a failed load ends the server
-            await asyncio.wait((stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
-        return await _end(running, [server for server, _ in servers])
-    finally:
-        logging.getLogger().removeHandler(lines)
-        tell_lost(None)
-        for server, _ in servers:
-            server.should_exit = server.force_exit = True
-        for task in (watching, ready, stopping):
-            task.cancel()
-        await running.selfchecks.close()
-        await asyncio.gather(watching, ready, stopping, *serving, return_exceptions=True)
+def _register(metrics: Metrics, settings: Settings, *collectors: Collector) -> None:
+    gpus = find_gpus() if settings.device != "cpu" else None
+    for collector in (*collectors, DiskRoom(read_environment().home), *((gpus,) if gpus else ())):
+        metrics.registry.register(collector)
 
 
-async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
-    """The drain. The exit code."""
-    running.lifecycle.begin_drain("the listener ended")
-    await running.lifecycle.drained()
-    await running.registry.close()  # what is open is told by an error
-    for server in servers:
-        server.should_exit = True
-    with suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL_S):
-            while running.gate.num_open or any(c.cycle_is_open for c in running.peers.connections):
-                await asyncio.sleep(0.01)
-    await asyncio.to_thread(running.ends.close)
-    num_cut = len(running.lifecycle.cut_ids)
-    tell("stopped", f"ended; {num_cut} requests were cut", num_cut=num_cut)
-    return INTERRUPTED if running.lifecycle.patience_ended else 0
+def _log_of(ends: Ends, canaries: Canaries) -> Callable[[Call, Scope, int, float], None]:
+    def log(call: Call, scope: Scope, status: int, now_s: float) -> None:
+        ends(call, scope, status, now_s)
+        canaries.ended(call, status)
+
+    return log
 
 
 def around(running: Serving) -> Any:

@@ -2,7 +2,8 @@
 
 Owns: the order of the start, and a signal that comes during it.
 May not know: routes, and whatever else answers requests.
-Read next: `running.py`, which takes over; `../generation/registry.py`.
+Read next: `until_end.py`, which takes over; `arrival.py`, where another server was here before;
+`../generation/registry.py`.
 
 The engines' processes are started first; what answers requests (the largest of the libraries) is
 loaded while they load their models.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import signal
 import sys
 import time
@@ -21,7 +23,10 @@ from typing import Any, TypeVar
 
 from firsthand.errors import FirsthandError
 from firsthand.generation.registry import Registry
+from firsthand.release.engines import command, python_for
+from firsthand.server.arrival import Arrival, arrival
 from firsthand.server.configured import Configured
+from firsthand.server.handover import Successor
 from firsthand.server.listening import (
     bind,
     bind_admin,
@@ -52,22 +57,48 @@ async def run_server(
     configured: Configured, reread: Callable[[], Configured], say: Callable[[str], None]
 ) -> int:
     """Until a signal. The exit code. Raises FirsthandError where it cannot begin."""
+    taken = arrival()
+    if taken is not None:
+        configured = taken.placed(configured)
+    try:
+        return await _run(configured, reread, say, taken)
+    except FirsthandError as error:
+        if taken is not None:
+            taken.failed(str(error))
+        raise
+
+
+async def _run(
+    configured: Configured,
+    reread: Callable[[], Configured],
+    say: Callable[[str], None],
+    taken: Arrival | None,
+) -> int:
     settings = configured.settings
     started_s = time.perf_counter()
+    python = python_for(entry.path for entry in settings.model)
+    if python is not None:  # the engine of the release that is current
+        os.execv(python, command(python, sys.argv[1:]))
     check_exposure(settings, keys_of(settings))
     check_certificates(settings)
     entries = registry_entries(settings)
-    listeners, admin = bind(settings), bind_admin(settings)
+    if taken is None:
+        listeners, admin = bind(settings), bind_admin(settings)
+    else:
+        listeners, admin = taken.listeners, taken.admin
     stopping, hung_up = asyncio.Event(), asyncio.Event()
+    successor: Successor | None = None
     try:
         starting = Registry.start(entries, settings.memory_limit, stays_of(settings))
         async with await _or_signal(starting, stopping, hung_up) as registry:
-            from firsthand.server.running import assemble, serve_until_end
+            from firsthand.server.running import assemble
+            from firsthand.server.until_end import serve_until_end
 
             running = assemble(configured, reread, registry, started_s, stopping)
             if hung_up.is_set():
                 running.on_signal(signal.SIGHUP)
-            return await serve_until_end(running, listeners, admin, say)
+            code = await serve_until_end(running, listeners, admin, say, taken)
+            successor = running.successor
     except Interrupted:
         tell("stopped", "stopped before the model was there")
         return 0
@@ -75,7 +106,11 @@ async def run_server(
         _ignore_hangups()
         for listener in (*listeners, *([] if admin is None else [admin])):
             listener.close()
-        remove_sockets(settings)
+        if successor is None and (taken is None or taken.listens):  # else they are another's
+            remove_sockets(settings)
+    if successor is not None and successor.channel is not None:
+        successor.keep()
+    return code
 
 
 def _ignore_hangups() -> None:
@@ -110,4 +145,4 @@ async def _or_signal(
 
 
 def _load_the_rest() -> None:
-    importlib.import_module("firsthand.server.running")
+    importlib.import_module("firsthand.server.until_end")

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from firsthand.generation.needs import limited, needs_of
 from firsthand.generation.registry import Registry
 from firsthand.generation.service import Service
 from firsthand.generation.service_values import Status
-from firsthand.release.record import Release, read_release
+from firsthand.release.record import Release, release_of
 from firsthand.server.house import House
 from firsthand.server.logs import tell
 from firsthand.server.model_entries import ModelEntry
@@ -44,7 +45,8 @@ BESIDE, AFTER = "beside", "after"
 @dataclass(slots=True)
 class Succession:
     """`entry_of` reads a release's folder as the entry of a member; `names_of` gives each name with
-    its service, and the adapters' names, as they are now; `succeeded` is told of each change."""
+    its service, and the adapters' names, as they are now; `succeeded` is told of each change,
+    `joined` and `left` of a canary."""
 
     registry: Registry
     services: MutableMapping[str, Service]
@@ -52,38 +54,71 @@ class Succession:
     entry_of: Callable[[Member, Path], RegistryEntry]
     names_of: Callable[[], tuple[dict[str, Service], dict[str, str]]]
     succeeded: Callable[[Member, Member], None]
+    joined: Callable[[Member], None]
+    left: Callable[[Member], None]
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
     _retiring: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def replace(self, name: str, folder: Path) -> dict[str, Any]:
-        """Raises FirsthandError; then the old one answers as before."""
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Raises InvalidRequest while something else is being put in place."""
         if self._one.locked():
             raise InvalidRequest("model", "another release is being put in place")
         async with self._one:
-            began_s = time.perf_counter()
-            release = await asyncio.to_thread(read_release, folder)
-            old = self.registry.member(name)
-            new = await self._made(old, folder)
-            try:
-                how = await self._put(old, new, release)
-            except BaseException:
-                await new.service.close()
-                raise
-            took_s = time.perf_counter() - began_s
-            text = f"release {release.number} answers as {name} after {took_s:.2f} s, {how}"
-            facts: dict[str, Any] = {"release": release.number, "id": release.id, "how": how}
-            tell("release", text, model=name, manifest=release.manifest_sha256, **facts)
-            return {"model": name, "seconds": round(took_s, 3), **facts}
+            yield
 
-    async def _made(self, old: Member, folder: Path) -> Member:
+    async def replace(self, name: str, folder: Path, release: Release) -> dict[str, Any]:
+        """Raises FirsthandError; then the old one answers as before."""
+        began_s = time.perf_counter()
+        old = self.registry.member(name)
+        new = await self._made(old, folder)
+        try:
+            how = await self._put(old, new, release)
+        except BaseException:
+            await new.service.close()
+            raise
+        took_s = time.perf_counter() - began_s
+        text = f"release {release.number} answers as {name} after {took_s:.2f} s, {how}"
+        facts: dict[str, Any] = {"release": release.number, "id": release.id, "how": how}
+        tell("release", text, model=name, manifest=release.manifest_sha256, **facts)
+        return {"model": name, "seconds": round(took_s, 3), **facts}
+
+    async def canary(self, name: str, folder: Path, release: Release) -> tuple[Member, Member]:
+        """The one that is served, and the new one loaded beside it, under a name of its own. Raises
+        FirsthandError; then nothing has changed."""
+        old = self.registry.member(name)
+        if not old.answers:
+            raise InvalidRequest("model", f"{name} takes no requests now: {old.status.value}")
+        new = await self._made(old, folder, f"{name}@{release.number}")
+        try:
+            await self._load_beside(old, new)
+            await check_golden(new, release)
+        except BaseException:
+            await new.service.close()
+            raise
+        self.registry.put(new)
+        self._names_change()
+        self.joined(new)
+        return old, new
+
+    def end_canary(self, new: Member) -> None:
+        """Whoever is in it stays to the end."""
+        self.registry.drop(new)
+        self._names_change()
+        self.left(new)
+        self._retire(new)
+
+    async def _made(self, old: Member, folder: Path, name: str = "") -> Member:
         """Its files read, small ones compared with their hashes; no engine yet."""
         entry = await asyncio.to_thread(self.entry_of, old, folder)
+        if name:
+            entry = replace(entry, service=replace(entry.service, name=name), pinned=True)
         need = 0
         if old.need_bytes:
             (need,) = await asyncio.to_thread(needs_of, [entry], self.registry.limit)
             entry = replace(entry, service=limited(entry.service, need))
         service = await Service.start(entry.service, load=False, after=old.service)
-        return Member(old.name, entry, service, need)
+        return Member(name or old.name, entry, service, need)
 
     async def _put(self, old: Member, new: Member, release: Release) -> str:
         if old.status is Status.LOADING:
@@ -99,7 +134,7 @@ class Succession:
             await new.service.sleep()
             await self._load_after(old, new, release)
             return AFTER
-        await _check_golden(new, release)
+        await check_golden(new, release)
         self._stands_for(new)
         self._retire(old)
         return BESIDE
@@ -135,7 +170,7 @@ class Succession:
         await self.registry.retire(old, keep_text=True)
         await new.service.wake()
         await new.service.wait_ready()
-        await _check_golden(new, release)
+        await check_golden(new, release)
         self._loaded(new)
 
     def _loaded(self, new: Member) -> None:
@@ -147,11 +182,14 @@ class Succession:
         """In one step of the loop: names, adapters, checks and counts are those of the new one."""
         old = self.registry.member(new.name)
         self.registry.put(new)
+        self._names_change()
+        self.succeeded(old, new)
+
+    def _names_change(self) -> None:
         services, adapters = self.names_of()
         for now, then in ((self.services, services), (self.adapters, adapters)):
             now.clear()
             now.update(then)  # type: ignore[arg-type]  # each with its own kind
-        self.succeeded(old, new)
 
     def _retire(self, old: Member) -> None:
         task = asyncio.ensure_future(self.registry.retire(old))
@@ -180,13 +218,23 @@ def succession_of(
         selfchecks.succeed(new, house.checks)
         add_service_checks(house)
 
+    def joined(new: Member) -> None:
+        house.metrics.follow(new.service)
+        house.recorder.follow(new.service)
+        house.live.join(new.service)
+
+    def left(new: Member) -> None:
+        house.metrics.leave(new.service)
+        house.live.leave(new.service)
+
     assert isinstance(house.services, dict), "made by `names_of`, as the adapters are"
     assert isinstance(house.adapters, dict), "as above"
 
     def names() -> tuple[dict[str, Service], dict[str, str]]:
         return names_of(registry, settings())
 
-    return Succession(registry, house.services, house.adapters, entry_of, names, succeeded)
+    parts = (registry, house.services, house.adapters, entry_of, names)
+    return Succession(*parts, succeeded, joined, left)
 
 
 def names_of(registry: Registry, settings: Settings) -> tuple[dict[str, Service], dict[str, str]]:
@@ -195,13 +243,23 @@ def names_of(registry: Registry, settings: Settings) -> tuple[dict[str, Service]
     services = {member.name: member.service for member in members}
     services |= dict.fromkeys(settings.served_model_name, members[0].service)
     adapters = {
-        name: member.name for member in members for name in member.entry.service.load.lora or ()
+        name: member.name
+        for member in members[: len(settings.model)]  # of canaries nobody asks for one
+        for name in member.entry.service.load.lora or ()
     }
     services |= {name: registry.member(model).service for name, model in adapters.items()}
     return services, adapters
 
 
-async def _check_golden(new: Member, release: Release) -> None:
+async def check_all_golden(registry: Registry) -> None:
+    """Of each model that is loaded and is a release. Raises EngineError."""
+    for member in registry.members:
+        release = release_of(member.entry.service.model)
+        if release is not None and member.answers:
+            await check_golden(member, release)
+
+
+async def check_golden(new: Member, release: Release) -> None:
     """Raises EngineError for other tokens than those that were written down when it was staged."""
     if release.golden is None:
         return

@@ -22,6 +22,7 @@ from firsthand.observe.record_views import summary
 from firsthand.observe.recorder import Recorder
 from firsthand.release.record import is_release, read_release
 from firsthand.server.admin import Verb
+from firsthand.server.canary import Canaries, read_share
 from firsthand.server.chaos import Chaos
 from firsthand.server.entrance import describe
 from firsthand.server.logs import LEVELS, set_level
@@ -39,13 +40,15 @@ class Verbs:
     begin_drain: Callable[[], int]
     reload_settings: Callable[[], dict[str, Any]]
     replace: Callable[[Member, Path], Awaitable[dict[str, Any]]]
+    share: Callable[[Member, Path, float, str], Awaitable[dict[str, Any]]]
+    canaries: Canaries
     faults: Chaos
 
     def table(self) -> dict[str, Verb]:
         """Each by its name."""
         found = (
             *(self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel),
-            *(self.requests, self.request, self.chaos, self.release),
+            *(self.requests, self.request, self.chaos, self.release, self.canary),
         )
         return {verb.__name__: verb for verb in found}
 
@@ -78,13 +81,34 @@ class Verbs:
         """The release of a folder in the place of a model; without `model`, of the one of its name,
         or of the only one."""
         folder = Path(path)
+        return await self.replace(self._served(folder, model), folder)
+
+    async def canary(
+        self, path: str = "", model: str | None = None, share: str = "", by: str = "request"
+    ) -> dict[str, Any]:
+        """A share of a model's requests for the release of a folder; without `path`, how those that
+        have one do, and with `share=0` the end of one."""
+        if not path and not share:
+            return {"canaries": [one.told() for one in self.canaries.by_model.values()]}
+        if not path:
+            if share != "0":
+                raise InvalidRequest("share", "without a path it is 0: the end of the canary")
+            return self.canaries.take_back(model or next(iter(self.canaries.by_model), ""))
+        folder = Path(path)
+        value = read_share(share, by)
+        return await self.share(self._served(folder, model), folder, value, by)
+
+    def _served(self, folder: Path, model: str | None) -> Member:
         if not folder.is_absolute() or not is_release(folder):
             raise InvalidRequest("path", "is the folder of a release, from the root")
-        name = model or read_release(folder).name
-        members = self.registry.members
+        others = self.canaries.names
+        members = [member for member in self.registry.members if member.name not in others]
         if model is None and len(members) == 1:
-            name = members[0].name
-        return await self.replace(self.registry.member(name), folder)
+            return members[0]
+        name = model or read_release(folder).name
+        if name in others:
+            raise InvalidRequest("model", f"{name} is a canary: name the model that it is for")
+        return self.registry.member(name)
 
     async def loglevel(self, level: str = "") -> dict[str, Any]:
         if level not in LEVELS:

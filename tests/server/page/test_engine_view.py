@@ -237,6 +237,27 @@ def test_alerts_of_every_tier_are_shown_with_what_to_do(open_page: Open, site: S
         record.path.unlink()
 
 
+def test_the_last_drill_and_canaries_are_shown_with_the_health(
+    open_page: Open, site: Server
+) -> None:
+    for language, said in (("en-US", "nothing to return to"), ("zh-CN", "没有可回退的版本")):
+        page = open_page("#/health", locale=language)
+        panel = page.locator("section[aria-labelledby=panel-releases]")
+        panel.locator("li", has_text=said).wait_for()
+    page = open_page("#/health")
+    page.evaluate(
+        """async () => {
+          const { take } = await import("./feed.js");
+          const one = { name: "micro@2", release: 2, share: 0.05, model: "micro" };
+          const canaries = [{ ...one, new_answers: 12, new_errors: 1 }];
+          take({ at_s: performance.now() / 1e3, releases: { drill_age_s: 7200, canaries } });
+        }"""
+    )
+    told = page.locator("section[aria-labelledby=panel-releases]").inner_text()
+    assert "2 h ago" in told
+    assert "release 2 gets 5% of micro: 12 answers, 1 errors" in told
+
+
 @pytest.mark.slow
 def test_it_works_behind_a_path_of_a_proxy(
     chromium: Any, micro_folder: Path, tmp_path: Path

@@ -120,7 +120,7 @@ export class Model {
   }
 }
 
-export const house = { models: new Map(), checks: [], alerts: [], degradation: {}, version: "", demo: false };
+export const house = { models: new Map(), checks: [], alerts: [], degradation: {}, releases: null, version: "", demo: false };
 export const link = { isOpen: false };
 
 const listeners = new Set();
@@ -150,7 +150,7 @@ export function take(news) {
     if (!house.models.has(one.name)) house.models.set(one.name, new Model(one.name));
     house.models.get(one.name).take(one);
   }
-  for (const part of ["checks", "alerts", "degradation", "version", "demo"]) {
+  for (const part of ["checks", "alerts", "degradation", "releases", "version", "demo"]) {
     if (part in news) house[part] = news[part];
   }
   tellAll();

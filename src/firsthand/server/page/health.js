@@ -2,13 +2,15 @@
 
 import { made, panel, say, show } from "./dom.js";
 import { follow, house } from "./feed.js";
-import { clock, languageNow, text } from "./texts.js";
+import { clock, languageNow, number, percent, text } from "./texts.js";
 
 const HANDBOOK = "docs/handbook";
 
 export function healthView() {
   const [sum, checks, alerts, levels] = [made("p.verdict", { role: "status" }), made("ul.checks"), made("ul.alerts"), made("ul.levels")];
-  const node = made("div.view", {}, made("h1", { t: "health" }), sum, panel("checks", checks), panel("alerts", alerts), panel("degradation", levels));
+  const releases = made("ul.levels");
+  const panels = [panel("checks", checks), panel("alerts", alerts), panel("releases", releases), panel("degradation", levels)];
+  const node = made("div.view", {}, made("h1", { t: "health" }), sum, panels);
   const update = () => {
     if (!node.isConnected) return;
     const failed = house.checks.filter((one) => !one.ok).length;
@@ -17,6 +19,7 @@ export function healthView() {
     say(sum, failed || firing ? "not_well" : "all_well", { failed, firing, checks: house.checks.length });
     checks.replaceChildren(...house.checks.map(check));
     alerts.replaceChildren(...(house.alerts.length ? house.alerts.map(alert) : [made("li.note", { t: "no_alerts" })]));
+    releases.replaceChildren(...(house.releases ? told(house.releases) : []));
     const queues = Object.entries(house.degradation);
     levels.replaceChildren(...queues.map(([name, level]) => made("li", {}, show(made("b"), name), made("span", { t: `level_${level}` }))));
   };
@@ -27,6 +30,16 @@ export function healthView() {
 function check(one) {
   const mark = made("span.mark", { t: one.ok ? "ok" : "failed_check", data: { ok: one.ok } });
   return made("li", {}, mark, show(made("b"), one.name), show(made("span"), one.detail));
+}
+
+/** The age of the last drill, and how each canary does beside what is served. */
+function told({ drill_age_s, canaries }) {
+  const age = drill_age_s === null ? made("span", { t: "no_drill" }) : made("span", { t: "drill_age", values: { hours: number(drill_age_s / 3600, 1) } });
+  const lines = canaries.map((one) => {
+    const values = { release: one.release, share: percent(one.share), model: one.model, answers: number(one.new_answers), errors: number(one.new_errors) };
+    return made("li", {}, show(made("b"), one.name), made("span", { t: "canary_is", values }));
+  });
+  return [made("li", {}, made("b", { t: "drill" }), age), ...lines];
 }
 
 function alert(one) {

@@ -29,6 +29,7 @@ function card(one, all) {
     ["status", text(`status_${one.state.status}`)],
     ["file", about.file],
     ["hash", hash(about.sha256)],
+    ...(about.release ? [["release", hash(about.release)]] : []),
     ["context", about.context_length < about.own_context_length ? text("context_less", { now: about.context_length, own: about.own_context_length }) : text("tokens_count", { count: about.context_length })],
     ["vocabulary", text("tokens_count", { count: about.vocab_size })],
     ["places", number(about.max_sequences)],

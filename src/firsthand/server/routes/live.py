@@ -101,6 +101,10 @@ def _around(house: House, gate: Gate | None) -> dict[str, Any]:
             for name, check in house.checks.run().items()
         ],
         "alerts": house.alerts.since_yesterday(time.time()),
+        "releases": {
+            "drill_age_s": house.drill_age_s(),
+            "canaries": [one.told() for one in house.canaries.by_model.values()],
+        },
         "degradation": {name: queue.level for name, queue in queues.items()},
     }
 

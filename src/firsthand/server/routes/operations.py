@@ -100,6 +100,8 @@ def operations_router(house: House) -> APIRouter:
 
 def add_service_checks(house: House) -> None:
     for name, service in house.services.items():
+        if name in house.canaries.names:  # one that is not well is taken back
+            continue
         check = _state_check(service)
         if house.entrance is not None:
             check = partial(house.entrance.check, service)

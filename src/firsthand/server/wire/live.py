@@ -36,4 +36,5 @@ class EngineNow(Reply):
     models: list[dict[str, Any]]
     checks: list[dict[str, Any]]
     alerts: list[dict[str, Any]]
+    releases: dict[str, Any]
     degradation: dict[str, int]
