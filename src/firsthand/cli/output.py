@@ -23,6 +23,7 @@ from io import TextIOWrapper
 import typer
 
 from firsthand.errors import (
+    AnswerCancelled,
     BadHash,
     BadSignature,
     CapacityExceeded,
@@ -105,7 +106,7 @@ def say(message: str, end: str = "\n") -> None:
 
 def exit_code(error: BaseException) -> int:
     """The exit code of a failure, as README.md lists them."""
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | AnswerCancelled):
         return INTERRUPTED
     if isinstance(error, InvalidRequest):
         return USAGE

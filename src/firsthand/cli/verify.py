@@ -16,14 +16,13 @@ from firsthand.cli import options
 from firsthand.cli.check import RESULTS
 from firsthand.cli.output import (
     CHECK_FAILED,
-    INTERRUPTED,
     print_json,
     print_table,
     progress,
     reported,
     say,
 )
-from firsthand.errors import AnswerCancelled, InvalidRequest
+from firsthand.errors import InvalidRequest
 
 SHOWN = ("PROPERTY", "PROMISE", "RESULT", "LOGITS", "MS")
 
@@ -68,12 +67,9 @@ def verify(
             lambda done, total: report("loading", done, total),
         )
         outcomes = []
-        try:
-            for one in prove(loaded, names, thorough=thorough, install=install):
-                outcomes.append(one)
-                say(f"{one.promise}: {RESULTS[one.passed]}, {one.num_logits} logits, {one.seen}")
-        except AnswerCancelled:
-            raise typer.Exit(INTERRUPTED) from None
+        for one in prove(loaded, names, thorough=thorough, install=install):
+            outcomes.append(one)
+            say(f"{one.promise}: {RESULTS[one.passed]}, {one.num_logits} logits, {one.seen}")
         found = {
             "model": model,
             "passed": all(one.passed for one in outcomes),
