@@ -16,9 +16,11 @@ Read next: `weights/catalogue.py`, which finds models in the folders named here.
 | `HF_HUB_OFFLINE` | 1: never connect to the hub | 0 |
 | `MODELSCOPE_CACHE` | ModelScope's cache, which is read | `~/.cache/modelscope` |
 | `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` | object storage that is not Amazon's | none |
-| `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_ENDPOINT` | where traces go | none |
-| `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER` | `true`, `none`: nowhere | |
+| `OTEL_EXPORTER_OTLP_ENDPOINT` | where traces and metrics go | none |
+| `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `…_METRICS_ENDPOINT` | each of them elsewhere | |
+| `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER` | `true`, `none`: not | |
 | `HF_TOKEN` | access to private and gated models | none |
+| `NO_COLOR` | anything: no colours on a terminal | |
 | `LC_ALL`, `LC_MESSAGES`, `LANG` | `zh…`: what `doctor` says is Chinese | English |
 """
 
@@ -63,6 +65,7 @@ class Environment:
     pack_cache: bool = True
     trusted_keys: Path | None = None
     language: str = "en"  # or zh: what a person is told in
+    colour: bool = True  # on a terminal
 
     @property
     def alert_record(self) -> Path:
@@ -96,6 +99,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         if variables.get(_TRUSTED_KEYS)
         else None,
         language=_language(variables),
+        colour=not variables.get("NO_COLOR"),
     )
 
 
@@ -105,16 +109,16 @@ def service_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {name: value for name, value in variables.items() if name.startswith("FIRSTHAND_")}
 
 
-def otlp_traces_endpoint(environ: Mapping[str, str] | None = None) -> str | None:
-    """Where OpenTelemetry's own variables say that traces go; None: nowhere. Its library reads the
-    rest of them."""
+def otlp_endpoint(signal: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """Where OpenTelemetry's own variables say that `traces` or `metrics` go; None: nowhere. Its
+    library reads the rest of them."""
     variables = os.environ if environ is None else environ
     off = variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if off or variables.get("OTEL_TRACES_EXPORTER", "").strip() == "none":
+    if off or variables.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip() == "none":
         return None
-    own = variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
+    own = variables.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "").strip()
     base = variables.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip().rstrip("/")
-    return own or (f"{base}/v1/traces" if base else None)
+    return own or (f"{base}/v1/{signal}" if base else None)
 
 
 def handover_descriptor(environ: Mapping[str, str] | None = None) -> int | None:

@@ -96,6 +96,16 @@ def pieces(other: Other) -> list[Piece]:
     return list(client_of(other.url, None).chat({"model": "micro", "messages": []}))
 
 
+def test_f_87_what_an_answer_cost_is_told_below_it(other: Other) -> None:
+    timings = {"queue_ms": 0, "ttft_ms": 35.2, "predicted_per_second": 41.26, "else": 1}
+    other.body = events(delta(content="a"), {**delta("stop"), "timings": timings}, "[DONE]")
+    shown = call("chat", "--url", other.url, "--report", stdin="one\n")
+    assert shown.stdout == "a\n"
+    assert "(queue 0 ms · first token after 35 ms · 41.3 tokens/s)\n" in shown.stderr
+    ((_, body, _),) = [one for one in other.asked if one[1] is not None]
+    assert body is not None and body["timings_per_token"] is True
+
+
 def test_f_86_a_conversation_with_a_server(other: Other) -> None:
     other.body = b": ping\n\n" + WHOLE
     flags = ("--url", other.url, "--api-key", f"{KEY},another", "--temperature", "0")
@@ -123,7 +133,6 @@ def test_what_was_not_asked_for_is_left_to_the_server(other: Other) -> None:
     ("flags", "says"),
     [
         (("--threads", "2"), "threads"),
-        (("--report",), "report"),
         (("--url", "ftp://x"), "url"),
         (("--url", "http://x:99999"), "url"),
         (("some-model",), "--model NAME"),

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from firsthand.errors import InvalidRequest
 from firsthand.observe.alert_cases import RULE_FILE, cases
 from firsthand.observe.alert_settings import AlertSettings, read_alert_settings
-from firsthand.observe.alerts import PROBES, Rule, duration, rule_file, rules, series
+from firsthand.observe.alerts import Rule, duration, rule_file, rules, series
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.exports import CASE_FILE, alert_files, write
 from firsthand.observe.labels import LOG_EVENTS
+from firsthand.observe.probes import is_probe
 from firsthand.observe.proving import prove
 from firsthand.observe.yaml_text import as_yaml
-from firsthand.server.guard.access import FREE
-from firsthand.server.logs import PROBES as NOT_LOGGED
+from firsthand.server.guard.access import FREE, METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = AlertSettings(gpu_utilization=True)
@@ -114,9 +114,9 @@ def test_a_busy_device_wakes_nobody_unless_it_is_asked_for() -> None:
 
 def test_probes_are_no_traffic() -> None:
     """Else a scrape every 15 s would hide that every answer of an hour was an error."""
-    for path in FREE | NOT_LOGGED:
-        assert re.fullmatch(PROBES, path), path
-    assert not re.fullmatch(PROBES, "/v1/chat/completions")
+    for path in (*FREE, METRICS, "/firsthand/requests/{request_id}", "other"):
+        assert is_probe(path), path
+    assert not is_probe("/v1/chat/completions")
 
 
 def test_every_warning_of_the_log_has_its_event_in_the_catalogue() -> None:

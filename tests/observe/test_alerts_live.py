@@ -23,7 +23,7 @@ from firsthand.observe.received import AlertRecord
 from firsthand.observe.review import episodes_of_record
 from tests.observe.monitoring import monitored, needs_both, receiving, until
 from tests.observe.test_dashboards import asked
-from tests.server.processes import started
+from tests.server.processes import Server, started
 
 
 @needs_both
@@ -31,16 +31,20 @@ from tests.server.processes import started
 @pytest.mark.process
 @pytest.mark.slow
 def test_faults_reach_their_receivers_and_their_end_too(tmp_path: Path) -> None:
-    """The engine is killed: P1, a message. Then the server hangs: P0, the phone."""
+    """A slow request: P2, which is recorded and shown on the page. The engine is killed: P1, a
+    message. Then the server hangs: P0, the phone."""
+    home = {"FIRSTHAND_HOME": str(tmp_path)}
     record = AlertRecord(tmp_path / "alerts.jsonl")
     (tmp_path / "model").mkdir()
     model = write_micro_model(tmp_path / "model")
-    with receiving(record) as address, started(tmp_path, model, "--threads", "1") as server:
+    with receiving(record) as address, started(tmp_path, model, "--threads", "1", **home) as server:
         settings = AlertSettings(
             targets=(f"127.0.0.1:{server.port}",),
             scrape_interval=0.5,
             down_for=1,
             restart_window=4,
+            slow_request=0.005,
+            slow_window=4,
             phone_url=f"{address}/P0",
             message_url=f"{address}/P1",
             record_url=f"{address}/record",
@@ -50,6 +54,7 @@ def test_faults_reach_their_receivers_and_their_end_too(tmp_path: Path) -> None:
             began_s = time.time()
             until(lambda: _scraped(prometheus), "nothing was scraped")
             _dashboards_answer(prometheus)
+            _a_slow_request_is_recorded_and_shown(server, record)
             os.kill(server.engine_pids()[0], signal.SIGKILL)
             for ended in (False, True):
                 _waits(record, "FirsthandEngineRestarted", "message", ended=ended)
@@ -68,7 +73,19 @@ def test_faults_reach_their_receivers_and_their_end_too(tmp_path: Path) -> None:
     assert kept >= {"FirsthandEngineRestarted", "FirsthandServiceDown"}
     assert {one.severity for one in notices if one.receiver == "phone"} == {"P0"}
     assert {one.severity for one in notices if one.receiver == "message"} == {"P1"}
-    assert {one.severity for one in notices if one.receiver == "record"} >= {"P0", "P1"}
+    assert {one.severity for one in notices if one.receiver == "record"} >= {"P0", "P1", "P2"}
+
+
+def _a_slow_request_is_recorded_and_shown(server: Server, record: AlertRecord) -> None:
+    """Of two scrapes one has to be from before it."""
+    body = {"prompt": "a", "max_tokens": 300, "ignore_eos": True}
+    httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).raise_for_status()
+    for ended in (False, True):
+        _waits(record, "FirsthandSlowRequest", "record", ended=ended)
+        state = httpx.get(f"{server.url}/firsthand/engine/state", timeout=30).json()
+        (shown,) = [one for one in state["alerts"] if one["alert"] == "FirsthandSlowRequest"]
+        assert (shown["severity"], shown["entry"]) == ("P2", "FH-005")
+        assert (shown["ended_s"] is not None) == ended
 
 
 def _waits(record: AlertRecord, alert: str, receiver: str, *, ended: bool) -> None:

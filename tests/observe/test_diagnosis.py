@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from firsthand.observe.cause_texts import TEXTS
 from firsthand.observe.causes import TESTS
 from firsthand.observe.diagnosis import SYMPTOMS, UNKNOWN, Finding, diagnose
 from firsthand.observe.evidence import Answers, Evidence
+from firsthand.observe.recorded import sum_up
 from firsthand.observe.request_log import LogFacts, read_log
 from firsthand.observe.snapshot import Snapshot, read_page
 
@@ -71,7 +73,7 @@ SEEN: dict[str, Evidence] = {
     "check-fails": evidence({'firsthand_check_ok{check="queue"}': (1, 1, 0)}),
     "weights-wrong": evidence({'firsthand_selfcheck_ok{model="m"}': (1, 1, 0)}),
     "errors-by-hour": evidence(
-        {}, LogFacts("log", 1000, 40, {3: 30, 12: 10}, failed_days=4, days=5, events={})
+        {}, LogFacts("log", 1000, 40, {3: 30, 12: 10}, failed_days=4, days=5)
     ),
     "errors": evidence(requests({**OK, **FAILED})),
     "slow-steps": evidence(SLOW),
@@ -150,6 +152,13 @@ def test_nothing_is_seen_of_a_server_that_is_well() -> None:
     assert diagnose(evidence(quiet | well | requests(OK), answers=Answers.YES)) == []
 
 
+def test_what_is_no_traffic_hides_no_errors() -> None:
+    """However often somebody looks at the page."""
+    paths = ("/page/app.js", "/firsthand/engine/state", "/metrics", "other")
+    looks = {f'endpoint="{one}",status="200",finish_reason=""': (0.0, 0.0, 5e3) for one in paths}
+    assert "errors" in causes(diagnose(evidence(requests({**FAILED, **looks}))))
+
+
 def test_two_faults_at_once_are_both_named() -> None:
     found = diagnose(evidence(SLOW | GROWS | RESTARTS))
     assert causes(found) == ["engine-lost", "slow-steps", "engine-grows"]
@@ -172,6 +181,62 @@ def test_trouble_without_an_entry_is_unknown() -> None:
     (one,) = diagnose(evidence(requests({**OK, **refused})))
     assert (one.entry, one.cause) == (None, UNKNOWN)
     assert "4xx" in one.evidence[0]
+
+
+def rows(*given: tuple[str, float, str, int], at: float = 1000.0) -> list[dict[str, object]]:
+    """As the recorder's list has them: id, ms in a stage, the stage, status."""
+    arrived = datetime.fromtimestamp(at, UTC).isoformat()
+    return [
+        {
+            "id": name,
+            "arrived": arrived,
+            "total_ms": ms,
+            "status": status,
+            "state": "done" if status < 500 else "failed",
+            "stages": [{"name": "receive", "ms": 0.1}, {"name": stage, "ms": ms}],
+        }
+        for name, ms, stage, status in given
+    ]
+
+
+QUEUED = sum_up(rows(("a", 900, "queue", 200), ("b", 300, "queue", 200)), 0)
+LONG_QUEUE = spread(PHASES, 'phase="queue"', 0.01, 9) | {"firsthand_admission_waiting": (0, 0, 7)}
+
+
+def test_the_recorder_says_which_cause_the_requests_felt() -> None:
+    """S116: of two that the metrics show, the one in whose stage the time went comes first."""
+    both = SLOW | LONG_QUEUE
+    assert causes(diagnose(evidence(both))) == ["slow-steps", "queue-long"]
+    found = diagnose(evidence(both, requests=QUEUED))
+    assert causes(found) == ["queue-long", "slow-steps"]
+    assert "the time of 2 requests is queue 100%; the slowest is a, 900 ms" in found[0].evidence[-1]
+
+
+def test_what_is_unknown_has_the_requests_as_evidence() -> None:
+    slow = evidence(spread("firsthand_ttft_seconds", "", 0.1, 20), requests=QUEUED)
+    found = diagnose(slow)
+    assert causes(found) == [UNKNOWN, "latency"]
+    assert "slowest is a" in found[0].evidence[-1]
+
+
+def test_requests_that_failed_without_a_cause_are_unknown_with_their_ids() -> None:
+    failed = sum_up(rows(*((f"r{n}", 5, "prefill", 500) for n in range(9))), 0)
+    (one,) = diagnose(evidence(requests(OK), requests=failed))
+    assert (one.entry, one.cause) == (None, UNKNOWN)
+    assert one.evidence == ("recorder: 9 × failed: r0, r1, r2",)
+    assert causes(diagnose(evidence(RESTARTS, requests=failed))) == ["engine-lost"]
+
+
+def test_a_server_that_is_gone_leaves_the_records_of_those_that_failed() -> None:
+    failed = sum_up(rows(("last", 5, "prefill", 503)), 0)
+    (one,) = diagnose(Evidence(LIMITS, "test", answers=Answers.REFUSED, requests=failed))
+    assert "recorder: 1 × failed: last" in one.evidence
+
+
+def test_rows_that_are_old_or_none_of_ours_are_passed_over() -> None:
+    odd = [7, {}, {"id": 1}, {"id": "a", "stages": [{"name": "x", "ms": 1}]}, None]
+    assert sum_up([*odd, *rows(("a", 5, "queue", 200), at=10)], 1000) is None
+    assert sum_up([*odd, *rows(("a", 995_000, "queue", 200), at=10)], 1000) is not None
 
 
 def test_a_counter_that_began_anew_has_grown_by_what_it_has() -> None:
@@ -208,7 +273,6 @@ def test_errors_at_set_hours_are_read_from_the_log(tmp_path: Path) -> None:
     file.write_text("\n".join(lines))
     log = read_log(file)
     assert (log.num_requests, log.num_failed, log.days) == (78, 18, 3)
-    assert log.events == {"engine_lost": 1}
     found = diagnose(Evidence(LIMITS, "test", log=log))
     assert causes(found) == ["errors-by-hour"]
     assert "15 of 18 failed requests at 03:00" in found[0].evidence[0]
@@ -252,7 +316,9 @@ ILL = {"/metrics": (200, METRICS), "/livez": (200, "{}"), "/readyz?verbose": (50
 
 
 def test_the_command_asks_the_server_itself() -> None:
-    with answering(ILL) as url:
+    recorded = json.dumps({"requests": rows(("mine", 40, "decode", 503), at=2e9)})
+    asks_recorder = {**ILL, "/firsthand/requests?limit=200": (200, recorded)}
+    with answering(asks_recorder) as url:
         found = json.loads(doctor("--url", url, "--json"))
     assert found["answers"] == "yes"
     assert [one["cause"] for one in found["findings"]] == ["memory-high", "check-fails"]

@@ -35,9 +35,12 @@ from firsthand.observe.gpus import Gpus, find_gpus
 from firsthand.observe.instruments import counter
 from firsthand.observe.labels import CANARY_REASON, OUTCOMES
 from firsthand.observe.log_events import LogEvents
-from firsthand.observe.metrics import Metrics
+from firsthand.observe.metrics import Metrics, example_of
+from firsthand.observe.records import Arrival
+from firsthand.observe.step_counts import StepCounts
+from firsthand.observe.trace_context import TraceContext
 from firsthand.release.record import Release
-from firsthand.request import FinishReason
+from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 from firsthand.scheduling.facts import PlanFacts, Preempted
 from firsthand.server.canary import Canary
 from firsthand.server.configured import Configured
@@ -54,6 +57,7 @@ from tests.server.fakes import FakeService, registry_of
 
 KEY = "test-key-0123456789"
 SECRET = "zebra-9931"
+TRACE = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -156,7 +160,12 @@ async def exercise(running: Serving) -> None:
         body = {"prompt": SECRET, "n": 2}
         assert (await client.post("/v1/completions", json=body)).status_code == 200
         await client.get(f"/any/{SECRET}")
-    running.metrics.cancelled.labels("client").inc()
+    for where in ("client", "request"):
+        running.metrics.cancelled.labels(where).inc()
+    running.metrics.loop_lag.observe(0.01)
+    waits = Request("waits", (1,), SamplingParams(), StopRules(8), 0)
+    arrival = Arrival("waits", "", "/v1/completions", "micro", 0.0)
+    running.ends.recorder.submitted(arrival, "micro", waits, 0.0, 0.0)
     gate, call = running.gate, Call("id", Caller(), 0.0)
     gate.set_bounds(Bounds(max_running=1, max_waiting=16), "micro")
     tickets = [gate.admit(call, [Work(1, 1)], "micro") for _ in range(3)]
@@ -264,6 +273,42 @@ def test_the_other_form_of_a_scrape_parses_too() -> None:
     assert kind.startswith("application/openmetrics-text")
     families = list(read_openmetrics(encode(metrics.registry).decode()))
     assert {"firsthand_tokens", "vllm:num_requests_running"} <= {one.name for one in families}
+
+
+def test_a_bar_of_a_histogram_leads_to_a_request_and_its_trace() -> None:
+    """S66; where the reader asks for OpenMetrics."""
+    metrics, trace = _followed(), TRACE
+    metrics.replied("/v1/completions", 0.3, example_of("mine", trace))
+    encode, _ = choose_encoder("application/openmetrics-text")
+    found = {
+        sample.exemplar.labels["request_id"]: (sample.labels["le"], sample.exemplar.labels)
+        for family in read_openmetrics(encode(metrics.registry).decode())
+        for sample in family.samples
+        if sample.exemplar is not None
+    }
+    assert found == {"mine": ("0.5", {"request_id": "mine", "trace_id": trace.trace_id})}
+    assert "trace_id" not in generate_latest(metrics.registry).decode()
+
+
+def test_an_example_is_never_too_long_for_its_form() -> None:
+    """An id that a caller chose may have 128 characters; the trace goes before it."""
+    trace = TRACE
+    assert example_of("a" * 128, trace) == {"trace_id": trace.trace_id}
+    assert example_of("a" * 128, None) == {}
+    for num in (70, 78, 79):
+        example = example_of("a" * num, trace)
+        assert ("request_id" in example) == (num <= 78)
+        _followed().replied("/", 0.1, example)
+
+
+def test_the_share_of_a_class_is_that_of_lately() -> None:
+    counts = StepCounts()
+    assert counts.shares() == [0, 0, 0]
+    for served, num_steps in (((4, 0, 0), 500), ((1, 3, 0), 5000)):
+        facts = step(planned=PlanFacts(served_by_class=served))
+        for _ in range(num_steps):
+            counts.count(facts)
+    assert counts.shares() == pytest.approx([0.25, 0.75, 0], abs=1e-3)
 
 
 def test_only_the_catalogue_makes_metrics() -> None:

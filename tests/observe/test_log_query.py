@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from firsthand.cli.main import run_command
-from firsthand.observe.log_query import MAX_GROUPS, MAX_LINE_CHARS, count_errors
+from firsthand.observe.log_lines import MAX_LINE_CHARS
+from firsthand.observe.log_query import MAX_GROUPS, count_errors
 
 NOW_S = 1_800_000_000.0
 

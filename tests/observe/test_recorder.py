@@ -15,7 +15,7 @@ from firsthand.observe.kept_failures import KeptFailures, failures, find
 from firsthand.observe.record_trace import trace
 from firsthand.observe.record_views import summary, told
 from firsthand.observe.recorder import MAX_REFUSED, Recorder
-from firsthand.observe.records import STAGES, Arrival, Ending
+from firsthand.observe.records import STAGES, Arrival, Ending, Record
 from firsthand.observe.step_ring import ROW_BYTES, StepRing
 from firsthand.request import (
     Finish,
@@ -63,6 +63,9 @@ class Flight:
         self.recorder.submitted(arrival, MODEL, request, 10.1, 10.2)
         return arrival
 
+    def record(self, arrival: Arrival) -> Record:
+        return next(one for one in self.recorder.records() if one.arrival is arrival)
+
     def step(self, names: dict[str, int], started_s: float, **planned: Any) -> None:
         self.service.step(step(names, started_s, **planned))
 
@@ -94,6 +97,20 @@ def completion(num_tokens: int, index: int = 0) -> Completion:
     ids = (7,) * num_tokens
     finish = Finish(FinishReason.STOP_STRING, "x")
     return Completion("", ids, finish, Usage(3, num_tokens), 5, report(3, num_tokens), index=index)
+
+
+def test_the_oldest_of_each_class_that_waits() -> None:
+    flight = Flight()
+    flight.submit("a")
+    flight.submit("b", priority=Priority.URGENT)
+    flight.now_s = 12.2
+    assert list(flight.recorder.oldest_waiting()) == [
+        (MODEL, "urgent", pytest.approx(2)),
+        (MODEL, "normal", pytest.approx(2)),
+        (MODEL, "background", 0),
+    ]
+    flight.step({"b": 3}, 12.2, admitted=(Admitted("e-b", 0, 0.1, 2, num_blocks=1),))
+    assert [age_s for _, _, age_s in flight.recorder.oldest_waiting()] == [0, pytest.approx(2), 0]
 
 
 def done(at_s: float, status: int = 200, outcome: str = "done") -> Ending:
@@ -133,13 +150,11 @@ def test_stages_and_steps_add_up_to_the_whole() -> None:
 def test_where_it_is_now_is_a_state() -> None:
     flight = Flight()
     first, second = flight.submit("a"), flight.submit("b", priority=Priority.URGENT)
-    record = flight.recorder.open_record(first)
-    assert record is not None and record.state == "queued"
+    record = flight.record(first)
+    assert record.state == "queued"
     assert record.parts[0].num_ahead == 0
-    urgent = flight.recorder.open_record(second)
-    assert urgent is not None and urgent.parts[0].num_ahead == 0
-    third = flight.recorder.open_record(flight.submit("c"))
-    assert third is not None and third.parts[0].num_ahead == 2
+    assert flight.record(second).parts[0].num_ahead == 0
+    assert flight.record(flight.submit("c")).parts[0].num_ahead == 2
     flight.step({"a": 3}, 10.3, admitted=(Admitted("e-a", 0, 0.1, 0),))
     assert record.state == "prefill"
     flight.token("a", 10.307)
@@ -194,13 +209,9 @@ def test_steps_that_are_forgotten_leave_the_stages() -> None:
     arrival = flight.submit("a")
     for number in range(5):
         flight.step({"a": 1}, 10.3 + number / 10, admitted=(Admitted("e-a", 0, 0.1, 0),))
-    record = flight.recorder.open_record(arrival)
-    assert record is not None
-    found = told(record, flight.recorder)
+    found = told(flight.record(arrival), flight.recorder)
     assert (found["num_steps"], found["steps_left_out"], len(found["steps"])) == (5, 3, 2)
     assert [one["number"] for one in found["steps"]] == [3, 4]
-    assert list(record.parts[0].since(3)) == [(4, 1), (3, 1)]
-    assert [one.number for one in flight.recorder.steps_since(0)] == [3, 4]
 
 
 def test_a_row_of_the_ring_gives_back_what_went_in() -> None:

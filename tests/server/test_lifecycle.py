@@ -17,6 +17,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -33,7 +34,7 @@ from firsthand.server.guard.queue import Bounds
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.work import Work
 from firsthand.server.health import Checks
-from firsthand.server.lifecycle import Lifecycle
+from firsthand.server.lifecycle import STALLED_S, Lifecycle
 from firsthand.server.listening import check_exposure
 from firsthand.server.logs import configure_logging, set_level, tell, tell_request
 from firsthand.server.selfcheck import SelfCheck
@@ -173,6 +174,15 @@ def selfcheck(answers: Sequence[Sequence[int] | Exception], clock: list[float]) 
         return given
 
     return SelfCheck(((1, 2), (7, 8, 9)), answer, lambda: clock[0], 60.0, looked_up=True)
+
+
+def test_ops_2_an_engine_that_computes_nothing_is_told_within_ten_seconds() -> None:
+    """G13: also where it answers its watch; long before it is given up."""
+    house = House()
+    for stalled_s, is_ready in ((0.0, True), (7.0, True), (9.0, False), (0.0, True)):
+        house.states = [replace(state(Status.READY), stalled_s=stalled_s)]
+        assert (house.ready, house.live) == (is_ready, True)
+    assert STALLED_S < 10
 
 
 def test_ready_only_when_the_golden_tokens_are_equal() -> None:

@@ -95,3 +95,27 @@ def test_a_terminal_is_told_in_words() -> None:
     vars(record)["facts"] = {"event": "late"}
     text = TextFormatter().format(record)
     assert text.endswith("WARNING it is late event=late") and "request_id" not in text
+
+
+@pytest.mark.parametrize(("no_colour", "found"), [("", True), ("1", False)])
+def test_on_a_terminal_a_level_has_its_colour(
+    monkeypatch: pytest.MonkeyPatch, no_colour: str, found: bool
+) -> None:
+    """NO_COLOR; and never in a file."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    before, out = logging.getLogger().handlers[:], Terminal()
+    handler = configure_logging("info", "auto", out)
+    try:
+        tell("x", "all is well")
+        tell("y", "not so well", logging.WARNING)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        for old in before:
+            logging.getLogger().addHandler(old)
+    well, not_well = out.getvalue().splitlines()
+    assert "\x1b" not in well and ("\x1b[33mWARNING" in not_well) == found

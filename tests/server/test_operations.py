@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 
 import httpx
 import msgspec
@@ -63,6 +66,64 @@ def test_ops_3_alive_and_ready(ask: Ask, service: FakeService, status: Status, r
     for path in ("/livez", "/v2/health/live"):
         assert ask("GET", path).status_code == 200
     assert ask("GET", "/v2/models/other/ready").status_code == 404
+
+
+def gauges(url: str, *names: str) -> dict[str, float]:
+    """Of each the sum over its labels."""
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=20).text)
+    return {
+        one.name: sum(sample.value for sample in one.samples)
+        for one in families
+        if one.name in names
+    }
+
+
+@pytest.mark.native
+def test_obs_1_gauges_fall_when_all_streams_are_closed_at_once(live: Live) -> None:
+    """Nobody asks meanwhile, and still nothing of the old load is shown."""
+    url = live.running.url
+    names = (
+        *("firsthand_requests_running", "firsthand_requests_waiting"),
+        "firsthand_kv_blocks_used_ratio",
+    )
+
+    async def pace(delay_s: float) -> None:
+        live.service.set_pace(paused=False, delay_s=delay_s)
+
+    body = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with ExitStack() as held, httpx.Client(timeout=30) as client:
+        live.running.call(partial(pace, 0.02))  # so that none ends by itself
+        held.callback(live.running.call, partial(pace, 0.0))
+        for _ in range(10):
+            opened = client.stream("POST", f"{url}/v1/completions", json=body)
+            assert held.enter_context(opened).status_code == 200
+        assert gauges(url, "firsthand_requests_running")["firsthand_requests_running"] > 0
+    until_s = time.monotonic() + 30
+    while any((found := gauges(url, *names)).values()):
+        assert time.monotonic() < until_s, found
+        time.sleep(0.02)
+
+
+@pytest.mark.native
+def test_obs_3_one_call_is_one_request_however_many_answers(live: Live) -> None:
+    url, names = live.running.url, ("firsthand_requests", "firsthand_answers")
+    path = "/v1/completions"
+    before = {name: counted(url, name, path) for name in names}
+    body = {"prompt": "a", "max_tokens": 2, "n": 2}
+    httpx.post(url + path, json=body, timeout=30).raise_for_status()
+    after = {name: counted(url, name, path) for name in names}
+    assert [after[name] - before[name] for name in names] == [1, 2]
+
+
+def counted(url: str, name: str, endpoint: str) -> float:
+    """Of a counter, for one route where it tells of routes."""
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=20).text)
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == f"{name}_total" and sample.labels.get("endpoint") in (None, endpoint)
+    )
 
 
 def test_checks_have_names_and_ages(ask: Ask, house: House) -> None:

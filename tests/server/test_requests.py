@@ -90,6 +90,20 @@ def test_a_request_is_there_while_it_runs_and_says_who_left(server: Server) -> N
     assert record(server, request_id)["state"] == "client_closed"
 
 
+def test_f_77_a_request_is_ended_by_its_id(server: Server) -> None:
+    with stream(server, 16000) as answer:
+        pieces = answer.iter_raw()
+        next(pieces)
+        request_id = answer.headers["x-request-id"]
+        url = f"{server.url}/firsthand/requests/{request_id}/cancel"
+        assert httpx.post(url, timeout=10).json() == {"id": request_id, "cancelled": True}
+        rest = b"".join(pieces)
+    assert b'"code":"cancelled"' in rest and b"[DONE]" not in rest
+    assert record(server, request_id)["state"] == "cancelled"
+    again = httpx.post(url, timeout=10)
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found")
+
+
 def test_s_66_one_id_in_header_body_log_and_recorder(server: Server) -> None:
     answer = httpx.post(server.url + "/v1/completions", json=BODY, timeout=30)
     request_id = answer.headers["x-request-id"]
@@ -134,14 +148,14 @@ def test_the_commands_show_what_the_server_knows(
 
 def test_a_failure_outlives_the_engine_and_the_server(
     tmp_path: Path,
-    micro_folder: Path,
+    long_folder: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     home = str(tmp_path / "home")
-    with started(tmp_path, micro_folder, FIRSTHAND_HOME=home) as server:
+    with started(tmp_path, long_folder, FIRSTHAND_HOME=home) as server:
         server.wait_ready()
-        with stream(server, 450) as answer:
+        with stream(server, 16000) as answer:
             pieces = answer.iter_raw()
             next(pieces)
             (pid,) = server.engine_pids()
@@ -196,5 +210,6 @@ def test_a_key_sees_its_own_requests_alone() -> None:
         assert server.get(path)[0] == 200
         bearer = f"Authorization: Bearer {other}\r\n"
         assert server.get(path, bearer)[0] == 404
+        assert server.post(f"{path}/cancel", b"{}", bearer)[0] == 404
         assert b'"mine"' not in server.get("/firsthand/requests", bearer)[1]
         assert server.get(path, "")[0] == 401

@@ -17,6 +17,9 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
@@ -38,10 +41,14 @@ class Received:
         self.resource: dict[str, Any] = {}
         self.raw = b""
         self.paths: list[str] = []
+        self.metrics: ExportMetricsServiceRequest | None = None  # the last ones
 
     def take(self, path: str, body: bytes) -> None:
         self.raw += body
         self.paths.append(path)
+        if path == "/v1/metrics":
+            self.metrics = ExportMetricsServiceRequest.FromString(body)
+            return
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             self.resource = plain(of_resource.resource.attributes)
             for scope in of_resource.scope_spans:
@@ -221,6 +228,55 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def test_f_72_metrics_under_the_names_of_the_conventions(
+    tmp_path: Path, micro_folder: Path
+) -> None:
+    """Traces and metrics to one receiver, by OpenTelemetry's own variables."""
+    with (
+        receiving() as (received, url),
+        started(
+            *(tmp_path, micro_folder, "--threads", "1"),
+            FIRSTHAND_HOME=str(tmp_path),
+            OTEL_EXPORTER_OTLP_ENDPOINT=url,
+            OTEL_METRIC_EXPORT_INTERVAL="200",
+        ) as server,
+    ):
+        server.wait_ready()
+        chat(server, {})
+        wait_for(lambda: {one for one in told_of(received) if one.startswith("gen_ai")} == GEN_AI)
+        found = told_of(received)
+    for name in GEN_AI:
+        (point,) = found[name].histogram.data_points
+        told = plain(point.attributes)
+        assert told["gen_ai.operation.name"] == "chat" and told["gen_ai.request.model"] == "micro"
+        assert {one for one in told if one.startswith("gen_ai.")} <= gen_ai_names()
+        assert point.count == 1 and point.sum > 0 and point.explicit_bounds[-1] in (2.5, 10, 81.92)
+    routes = {
+        plain(point.attributes).get("http.route")
+        for point in found["http.server.request.duration"].histogram.data_points
+    }
+    assert {"/v1/chat/completions", "/readyz"} <= routes
+    assert MARK.encode() not in received.raw
+
+
+GEN_AI = {
+    *("gen_ai.server.request.duration", "gen_ai.server.time_to_first_token"),
+    "gen_ai.server.time_per_output_token",
+}
+
+
+def told_of(received: Received) -> dict[str, Any]:
+    """The metrics of the last export, by their names."""
+    if received.metrics is None:
+        return {}
+    return {
+        metric.name: metric
+        for of_resource in received.metrics.resource_metrics
+        for scope in of_resource.scope_metrics
+        for metric in scope.metrics
+    }
 
 
 def test_an_address_that_is_none_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:

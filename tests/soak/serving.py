@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.soak.clients import Load, Outcome
 
 LIMIT_S = 120.0  # of a machine that is busy with something else
 ROOT = Path(__file__).parents[2]
+ENTRY = "firsthand.cli.entry"
 
 
 class Server:
@@ -141,13 +142,16 @@ def _be_as_urgent(server: Server) -> None:
 
 
 @contextmanager
-def served(model: Path, folder: Path, *flags: str) -> Iterator[Server]:
+def served(
+    model: Path, folder: Path, *flags: str, program: Sequence[str] = ("-m", ENTRY)
+) -> Iterator[Server]:
+    """`program`: what Python is to run in place of the command."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / "serve.log"
     command = [
-        sys.executable, "-m", "firsthand.cli.entry", "serve", str(model), "--port", str(port),
+        sys.executable, *program, "serve", str(model), "--port", str(port),
         "--log-format", "json", "--threads", "1", *flags,
     ]  # fmt: skip
     with log.open("wb") as out:

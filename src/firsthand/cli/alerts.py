@@ -15,7 +15,7 @@ import typer
 
 from firsthand.checks import shown
 from firsthand.cli.options import AsJson
-from firsthand.cli.output import CHECK_FAILED, print_json, print_table, reported, say
+from firsthand.cli.output import CHECK_FAILED, RESULTS, print_json, print_table, reported, say
 from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
 
@@ -27,7 +27,6 @@ Record = Annotated[
     Path | None,
     typer.Option("--record", metavar="FILE", help="Default: alerts.jsonl in Firsthand's cache."),
 ]
-RESULTS = {True: "ok", False: "FAILED", None: "left out"}
 
 
 def export(
@@ -49,13 +48,25 @@ def export(
             print("\n".join(names))
 
 
-def test(config: Limits = None, as_json: AsJson = False) -> None:
+def test(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FOLDER]", help="Files of `alerts export`, as they are now; default: new ones."
+        ),
+    ] = None,
+    config: Limits = None,
+    as_json: AsJson = False,
+) -> None:
     """Try the rules on series that must fire them, and on others, with promtool and amtool."""
     with reported(as_json):
         from firsthand.observe.alert_settings import read_alert_settings
-        from firsthand.observe.proving import prove
+        from firsthand.observe.proving import prove, prove_folder
 
-        outcomes = list(prove(read_alert_settings(config)))
+        if folder is not None and config is not None:
+            raise InvalidRequest("config", "is that of new files; those of FOLDER are as they are")
+        wanted = prove(read_alert_settings(config)) if folder is None else prove_folder(folder)
+        outcomes = list(wanted)
         failed = [one for one in outcomes if one.passed is False]
         if as_json:
             print_json({"passed": not failed, "checks": [asdict(one) for one in outcomes]})

@@ -1,42 +1,61 @@
-"""The command that proves the whole path on this machine: selftest.
+"""The command to ask before a model is fetched or loaded: check (will it fit, how fast).
 
-Owns: how the outcome of a check is shown, and what it means for the exit code.
-May not know: what is checked.
-Read next: `properties.py`, the checks; `micro_model.py`, the model that they run; `verify.py`,
-which proves a part of it on a model of one's own.
+Owns: its options, how an estimate is shown, what it means for the exit code.
+May not know: how an estimate is made.
+Read next: `../measure/forecast.py`; `preflight.py`, the whole checklist.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from firsthand.cli.options import AsJson
-from firsthand.cli.output import CHECK_FAILED, print_json, print_table, reported
+from firsthand.cli import options
+from firsthand.cli.output import (
+    CHECK_FAILED,
+    NO_MEMORY,
+    RESULTS,
+    in_bytes,
+    print_json,
+    reported,
+    say,
+)
+from firsthand.cli.preflight import print_todo
 
-RESULTS = {True: "ok", False: "FAILED", None: "left out"}
 
-
-def selftest(as_json: AsJson = False) -> None:
-    """Prove the whole path on a small generated model."""
+def check(
+    model: options.Model,
+    max_sequences: Annotated[
+        int | None, typer.Option(help="Sequences at once; default: as many as fit, up to 16.")
+    ] = None,
+    loading: options.Loading = options.LOADING,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say whether a model will fit, and how fast it can be, before it is fetched or loaded."""
     with reported(as_json):
-        from tempfile import TemporaryDirectory
+        from firsthand.generation.load_options import LoadOptions
+        from firsthand.measure.forecast import forecast
+        from firsthand.observe.alert_settings import AlertSettings
+        from firsthand.preflight.items import run
+        from firsthand.preflight.on_disk import OnDisk
 
-        from firsthand.cli.micro_model import write_micro_model
-        from firsthand.cli.properties import run_checks
-
-        with TemporaryDirectory() as folder:
-            checks = list(run_checks(write_micro_model(Path(folder))))
-        passed = [check for check in checks if check.passed]
-        failed = [check for check in checks if check.passed is False]
+        wanted = LoadOptions(**options.load_keywords(loading), max_sequences=max_sequences)
+        found = forecast(model, wanted)
+        outcomes = []
+        if found.is_here:
+            for one in run(OnDisk(model, wanted, None, AlertSettings()).of_model()):
+                outcomes.append(one)
+                say(f"{one.name}: {RESULTS[one.passed]}, {one.seen}")
+        good = all(one.passed is not False for one in outcomes)
         if as_json:
-            print_json({"passed": not failed, "checks": [asdict(check) for check in checks]})
+            items = [one.to_dict() for one in outcomes]
+            print_json({"model": model, "fits": found.fits, **found.to_dict(), "items": items})
         else:
-            rows = [(c.name, RESULTS[c.passed], f"{c.ms:.0f}", c.seen) for c in checks]
-            print_table(("CHECK", "RESULT", "MS", "SEEN"), rows)
-            left_out = len(checks) - len(passed) - len(failed)
-            print(f"{len(passed)} passed, {len(failed)} failed, {left_out} left out")
-        if failed:
+            for line in found.lines(in_bytes):
+                print(line)
+            print_todo(outcomes)
+        if not found.fits:
+            raise typer.Exit(NO_MEMORY)
+        if not good:
             raise typer.Exit(CHECK_FAILED)

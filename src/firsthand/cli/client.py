@@ -47,11 +47,11 @@ class Client:
             raise EngineUnavailable(f"{self}: is no server of OpenAI's API: it lists no models")
         return [card for card in cards if isinstance(card.get("id"), str)]
 
-    def own(self, path: str) -> dict[str, Any]:
+    def own(self, path: str, method: str = "GET") -> dict[str, Any]:
         """What one of Firsthand's own routes says. Raises FirsthandError."""
         with closing(self.address.connect()) as connection:
             whole = self.address.path.removesuffix("/v1") + path
-            found = _read_json(self, self._ask(connection, "GET", whole, None))
+            found = _read_json(self, self._ask(connection, method, whole, None))
         if not isinstance(found, dict):
             raise EngineUnavailable(f"{self}: says what is no JSON object")
         return found
@@ -153,11 +153,12 @@ def _piece(client: Client, data: str) -> Piece:
         return Piece()  # the usage, or what this program does not know
     delta = choices[0].get("delta")
     delta = delta if isinstance(delta, dict) else {}
-    reason = choices[0].get("finish_reason")
+    reason, timings = choices[0].get("finish_reason"), value.get("timings")
     return Piece(
         _text(delta.get("content")),
         _text(delta.get("reasoning") or delta.get("reasoning_content")),
         reason if isinstance(reason, str) else None,
+        timings if isinstance(timings, dict) else None,
     )
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from firsthand.cli.output import say
 from firsthand.errors import InvalidRequest
@@ -30,6 +31,7 @@ class Piece:
     text: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
+    timings: Mapping[str, Any] | None = None  # in llama.cpp's names, where they were asked for
 
 
 def conversation(system: str | None) -> list[dict[str, str]]:

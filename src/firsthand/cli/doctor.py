@@ -59,21 +59,25 @@ def doctor(
         from firsthand.observe.alert_settings import read_alert_settings
         from firsthand.observe.diagnosis import diagnose
         from firsthand.observe.gathering import Gathering
+        from firsthand.observe.kept_failures import FAILURES
         from firsthand.observe.request_log import read_log
 
-        language = read_environment().language
+        environment = read_environment()
         gathering = Gathering(
             read_alert_settings(config),
             window or (WINDOW_S if prometheus is None else PROMETHEUS_WINDOW_S),
             time.time,
             time.sleep,
             None if log is None else read_log(log),
+            environment.home / FAILURES,
         )
         at = (url or DEFAULT_URL).rstrip("/")
+        key = first_key(api_key)
         if prometheus is None:
-            evidence = gathering.of_server(at, first_key(api_key))
+            evidence = gathering.of_server(at, key)
         else:
-            evidence = gathering.of_prometheus(prometheus, None if url is None else at)
+            evidence = gathering.of_prometheus(prometheus, None if url is None else at, key)
+        language = environment.language
         findings = [one.to_dict() for one in diagnose(evidence, entry, language)]
         if as_json:
             print_json(

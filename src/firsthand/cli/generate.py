@@ -115,9 +115,9 @@ def chat(
     with reported():
         wanted = request_options(sampling, loading)
         if url is not None:
-            remote.refuse_loading(loading, model, report)
+            remote.refuse_loading(loading, model)
             fields = remote.sampling_fields(sampling, CHAT_SAMPLING)
-            remote.chat_with(url, api_key, name, system, fields)
+            remote.chat_with(url, api_key, name, system, fields, report=report)
             return
         if model is None:
             raise InvalidRequest("model", "is missing: firsthand chat MODEL, or --url URL")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 
@@ -82,22 +82,16 @@ def _lines(files: list[Path]) -> Iterator[str]:
     """Of all files, or of the input. What is no UTF-8 is no reason to stop."""
     import sys
 
+    from firsthand.observe.log_lines import lines_of
+
     if not files and sys.stdin.isatty():
         message = "name a log, or pipe one in: journalctl -o cat -u firsthand | …"
         raise InvalidRequest("FILE", message)
     if not files:
-        yield from _bounded(sys.stdin)
+        yield from lines_of(sys.stdin)
     for path in files:
         try:
             with path.open(encoding="utf-8", errors="replace") as stream:
-                yield from _bounded(stream)
+                yield from lines_of(stream)
         except OSError as error:
             raise FirsthandError(f"{path}: {error.strerror}") from None
-
-
-def _bounded(stream: TextIO) -> Iterator[str]:
-    """A line that is too long comes in pieces, none of which is JSON."""
-    from firsthand.observe.log_query import MAX_LINE_CHARS
-
-    while line := stream.readline(MAX_LINE_CHARS + 1):
-        yield line

@@ -3,7 +3,7 @@
 Owns: the three files of a complete checkpoint (config, tokenizer, tensors), from a seed.
 May not know: how they are read back; it writes by the formats' own words, with the standard
 library alone, so that the readers are tested by something that is not theirs.
-Read next: `check.py`, which runs it.
+Read next: `selftest.py`, which runs it.
 """
 
 from __future__ import annotations

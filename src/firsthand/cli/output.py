@@ -41,6 +41,7 @@ CHECK_FAILED = 3
 NO_MODEL = 4
 NO_MEMORY = 5
 INTERRUPTED = 130
+RESULTS = {True: "ok", False: "FAILED", None: "left out"}  # of a check
 
 
 MIN_COLUMN = 12  # a column is not made narrower than this

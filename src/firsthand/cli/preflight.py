@@ -1,8 +1,8 @@
-"""The commands to ask before a model is used: check (will it fit, how fast) and preflight (go?).
+"""The command to ask before a deployment: preflight (go?).
 
-Owns: their options, how items and estimates are shown, what they mean for the exit code.
-May not know: what is asked, how an estimate is made.
-Read next: `../preflight/`, `../measure/forecast.py`.
+Owns: its options, how items are shown, what they mean for the exit code.
+May not know: what is asked.
+Read next: `../preflight/`; `check.py`, which asks of the model alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from firsthand.cli import options
-from firsthand.cli.check import RESULTS
 from firsthand.cli.output import (
     CHECK_FAILED,
-    NO_MEMORY,
-    in_bytes,
+    RESULTS,
     print_json,
     print_table,
     reported,
@@ -27,43 +25,6 @@ from firsthand.cli.output import (
 )
 
 SHOWN = ("ITEM", "RESULT", "MS", "SEEN")
-
-
-def check(
-    model: options.Model,
-    max_sequences: Annotated[
-        int | None, typer.Option(help="Sequences at once; default: as many as fit, up to 16.")
-    ] = None,
-    loading: options.Loading = options.LOADING,
-    as_json: options.AsJson = False,
-) -> None:
-    """Say whether a model will fit, and how fast it can be, before it is fetched or loaded."""
-    with reported(as_json):
-        from firsthand.generation.load_options import LoadOptions
-        from firsthand.measure.forecast import forecast
-        from firsthand.observe.alert_settings import AlertSettings
-        from firsthand.preflight.items import run
-        from firsthand.preflight.on_disk import OnDisk
-
-        wanted = LoadOptions(**options.load_keywords(loading), max_sequences=max_sequences)
-        found = forecast(model, wanted)
-        outcomes = []
-        if found.is_here:
-            for one in run(OnDisk(model, wanted, None, AlertSettings()).of_model()):
-                outcomes.append(one)
-                say(f"{one.name}: {RESULTS[one.passed]}, {one.seen}")
-        good = all(one.passed is not False for one in outcomes)
-        if as_json:
-            items = [one.to_dict() for one in outcomes]
-            print_json({"model": model, "fits": found.fits, **found.to_dict(), "items": items})
-        else:
-            for line in found.lines(in_bytes):
-                print(line)
-            _print_todo(outcomes)
-        if not found.fits:
-            raise typer.Exit(NO_MEMORY)
-        if not good:
-            raise typer.Exit(CHECK_FAILED)
 
 
 def preflight(
@@ -100,7 +61,7 @@ def preflight(
             print_table(
                 SHOWN, [(o.name, RESULTS[o.passed], f"{o.ms:.0f}", o.seen) for o in outcomes]
             )
-            _print_todo(outcomes)
+            print_todo(outcomes)
             print("go" if go else "no go")
         if not go:
             raise typer.Exit(CHECK_FAILED)
@@ -153,7 +114,7 @@ def _flags(loading: options.Loading) -> list[str]:
     return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
-def _print_todo(outcomes: list[Any]) -> None:
+def print_todo(outcomes: list[Any]) -> None:
     for one in outcomes:
         if one.passed is False:
             print(f"{one.name}: {one.seen}\n  next: {one.todo}")

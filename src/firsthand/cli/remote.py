@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import typer
@@ -54,9 +55,24 @@ def ps(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson =
         print_table(heads, [_row(card) for card in cards])
 
 
-def top(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson = False) -> None:
+def top(
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    recording: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Play what `record` has kept, in place of a server."),
+    ] = None,
+    page: Annotated[bool, typer.Option("--page", help="Play it on the page.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of that page.")] = 8008,
+    as_json: options.AsJson = False,
+) -> None:
     """Watch what a running server does; Ctrl-C ends it. Into a file or a pipe: once."""
     with reported(as_json):
+        if recording is not None:
+            _play(recording, port if page else None)
+            return
+        if page:
+            raise InvalidRequest("page", "goes with --recording; a server has a page of its own")
         from firsthand.cli.client import client_of
 
         client = client_of(url, first_key(api_key))
@@ -66,6 +82,18 @@ def top(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson 
         from firsthand.cli.top import watch
 
         watch(client)
+
+
+def _play(recording: Path, port: int | None) -> None:
+    if port is None:
+        from firsthand.cli.top import play
+
+        play(recording)
+        return
+    from firsthand.server.recorded import HOST, show_recording
+
+    say(f"http://{HOST}:{port}/#/engine plays {recording}; Ctrl-C ends it")
+    show_recording(recording, port)
 
 
 def _row(card: Mapping[str, Any]) -> tuple[str, ...]:
@@ -96,6 +124,8 @@ def chat_with(
     model: str | None,
     system: str | None,
     wanted: Mapping[str, Any],
+    *,
+    report: bool = False,
 ) -> None:
     """Talk, until the input ends. An answer that fails, or is interrupted, ends nothing else; where
     one failed, the command ends with that fault's exit code."""
@@ -103,6 +133,8 @@ def chat_with(
 
     client = client_of(url, first_key(api_key))
     body = {"model": model or only_model(client), **wanted}
+    if report:
+        body["timings_per_token"] = True  # what llama.cpp's server calls it too
     messages, code = conversation(system), 0
     for text in lines():
         if text == "/reset":
@@ -121,7 +153,7 @@ def chat_with(
 def write_answer(client: Server, body: Mapping[str, Any]) -> str | FirsthandError:
     """Print an answer as it comes; its text, or the fault that it ended by, which was said."""
     parts: list[str] = []
-    why, fault = None, None
+    why, fault, timings = None, None, None
     try:
         with closing(client.chat(body)) as pieces:
             for piece in pieces:
@@ -130,6 +162,7 @@ def write_answer(client: Server, body: Mapping[str, Any]) -> str | FirsthandErro
                 if piece.text:
                     parts.append(piece.text)
                     print(piece.text, end="", flush=True)
+                timings = piece.timings or timings
                 if piece.finish_reason == "length":
                     why = "(stopped: the longest answer, or the context, is reached)"
     except KeyboardInterrupt:
@@ -140,7 +173,24 @@ def write_answer(client: Server, body: Mapping[str, Any]) -> str | FirsthandErro
         print(flush=True)
     if why is not None:
         say(why)
+    if timings is not None:
+        say(figures(timings))
     return "".join(parts) if fault is None else fault
+
+
+def figures(timings: Mapping[str, Any]) -> str:
+    """What an answer cost, in a line; what the server does not tell is left out."""
+    told = (
+        ("queue_ms", "queue {:.0f} ms"),
+        ("ttft_ms", "first token after {:.0f} ms"),
+        ("prompt_n", "{:.0f} tokens read"),
+        ("cache_n", "{:.0f} found in the cache"),
+        ("predicted_n", "{:.0f} written"),
+        ("predicted_per_second", "{:.1f} tokens/s"),
+        ("peak_batch", "in a batch of {:.0f}"),
+    )
+    found = [(form, timings.get(name)) for name, form in told]
+    return "(" + " · ".join(form.format(x) for form, x in found if isinstance(x, int | float)) + ")"
 
 
 def sampling_fields(given: options.Sampling, default: options.Sampling) -> dict[str, Any]:
@@ -157,12 +207,12 @@ def sampling_fields(given: options.Sampling, default: options.Sampling) -> dict[
     return asked
 
 
-def refuse_loading(given: options.Loading, model: str | None, report: bool) -> None:
+def refuse_loading(given: options.Loading, model: str | None) -> None:
     """Raises InvalidRequest for what only whoever loads a model can carry out."""
     if model is not None:
         raise InvalidRequest("model", "is loaded here; of a server's models, take --model NAME")
-    default = asdict(options.LOADING) | {"report": False}
-    for name, value in (asdict(given) | {"report": report}).items():
+    default = asdict(options.LOADING)
+    for name, value in asdict(given).items():
         if value != default[name]:
             raise InvalidRequest(name, "is the server's own business; it goes with MODEL")
 

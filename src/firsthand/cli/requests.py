@@ -1,4 +1,4 @@
-"""The commands about single requests: requests ls and show.
+"""The commands about single requests: requests ls, show and cancel.
 
 Owns: what is printed of a record, the file of a trace.
 May not know: HTTP, how a record is kept.
@@ -72,14 +72,28 @@ def show(
             _print(found)
 
 
+def cancel(
+    request_id: Annotated[str, typer.Argument(metavar="ID", help="Of a request, or of its reply.")],
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a request of a running server; its client is told so."""
+    with reported(as_json):
+        from firsthand.cli.client import client_of
+
+        path = f"/firsthand/requests/{_checked(request_id)}/cancel"
+        found = client_of(url, first_key(api_key)).own(path, "POST")
+        if as_json:
+            print_json(found)
+        else:
+            say("ended" if found.get("cancelled") else "it had ended by itself")
+
+
 def read_record(request_id: str, url: str, api_key: str | None) -> dict[str, Any]:
     """From the server, or from the files on this machine. Raises FirsthandError."""
-    import re
-
-    if not re.fullmatch(_ID, request_id, re.ASCII):
-        raise InvalidRequest("ID", "is made of letters, digits, - and _")
     try:
-        return _ask(url, api_key, f"/firsthand/requests/{request_id}")
+        return _ask(url, api_key, f"/firsthand/requests/{_checked(request_id)}")
     except (EngineUnavailable, ModelNotFound):
         from firsthand.config import read_environment
         from firsthand.observe.kept_failures import FAILURES, find
@@ -89,6 +103,14 @@ def read_record(request_id: str, url: str, api_key: str | None) -> dict[str, Any
             raise
         say("as it was kept on this machine when the request failed")
         return kept
+
+
+def _checked(request_id: str) -> str:
+    import re
+
+    if not re.fullmatch(_ID, request_id, re.ASCII):
+        raise InvalidRequest("ID", "is made of letters, digits, - and _")
+    return request_id
 
 
 def _ask(url: str, api_key: str | None, path: str) -> dict[str, Any]:

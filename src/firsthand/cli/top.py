@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.columns import Columns
@@ -26,6 +27,7 @@ from rich.text import Text
 
 from firsthand.cli.output import in_bytes
 from firsthand.errors import EngineUnavailable
+from firsthand.observe.recording import read
 from firsthand.values import dataclass
 
 CLASSES = ("urgent", "normal", "background")
@@ -67,13 +69,35 @@ def watch(client: Server) -> None:
     seen = Seen()
     # A wrong address is told before the screen is taken.
     seen.take(client.own("/firsthand/engine/state"))
+    with _shown(seen) as is_live:
+        if is_live:
+            _follow(client, seen)
+
+
+def play(recording: Path) -> None:
+    """The same of a recording, at its own pace; elsewhere its end. Raises InvalidRequest."""
+    seen, news = Seen(), read(recording)
+    for _, first in news:
+        seen.take(first)
+        break
+    with _shown(seen) as is_live:
+        for gap_s, one in news:
+            if is_live:
+                time.sleep(gap_s)
+            seen.take(one)
+
+
+@contextmanager
+def _shown(seen: Seen) -> Iterator[bool]:
+    """What has been seen, on the screen meanwhile; where there is none (False), once at the end."""
     console = Console(highlight=False)
     if not console.is_terminal:
+        yield False
         console.print(drawn(seen))
         return
     screen = Live(console=console, screen=True, get_renderable=lambda: drawn(seen))
     with suppress(KeyboardInterrupt), screen:  # Ctrl-C is the way out
-        _follow(client, seen)
+        yield True
 
 
 def _follow(client: Server, seen: Seen) -> None:

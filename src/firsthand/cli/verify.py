@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from firsthand.cli import options
-from firsthand.cli.check import RESULTS
 from firsthand.cli.output import (
     CHECK_FAILED,
+    RESULTS,
     print_json,
     print_table,
     progress,

@@ -128,6 +128,11 @@ class Remote:
         return self._clock() - max(self.last_step_s or 0.0, self._busy_since_s)
 
     @property
+    def stalls_s(self) -> float:
+        """The same of an engine that answers: a step that takes long is silent, and does not."""
+        return self.stalled_s if self._silent_s <= self._watch.late_s else 0.0
+
+    @property
     def num_requests(self) -> int:
         """Open ones: handed over, their end not told yet."""
         return len(self._streams)
@@ -283,8 +288,7 @@ class Remote:
             if is_hung(self._silent_s, meanwhile_s, self._longest, self._watch.hang_s):
                 process.kill()
                 return f"the engine hung: its step loop was silent for {self._silent_s:.1f} s"
-            # A step that takes long is silent. This one answers, and computes nothing.
-            if self._silent_s <= self._watch.late_s and self.stalled_s > self._watch.stall_s:
+            if self.stalls_s > self._watch.stall_s:
                 process.kill()
                 return f"the engine made no step for {self.stalled_s:.0f} s, with requests open"
             if self._silent_s > max(self._watch.late_s, self._longest.ms * 1e-3):

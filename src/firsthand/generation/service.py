@@ -159,8 +159,7 @@ class Service:
         await self._remote.disturb(Disturb(name, seconds, amount))
 
     def tick(self) -> None:
-        """To be called about once a second: helper processes that were ended from outside are
-        reaped. (The engine's own end is seen at once.)"""
+        """About once a second: reap helper processes that were ended from outside."""
         if self._prompts is not None:
             self._prompts.reap()
 
@@ -177,6 +176,7 @@ class Service:
             pid=remote.pid,
             progress=remote.progress,
             memory_short=remote.memory_short,
+            stalled_s=remote.stalls_s,
         )
 
     @property

@@ -63,6 +63,7 @@ class ServiceState:
     pid: int | None  # of the engine
     progress: float | None = None  # of a load, 0.0 … 1.0
     memory_short: bool = False  # the engine has given up its reserve
+    stalled_s: float = 0.0  # with requests and without a step, though the loop answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from typing import Any
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.entry import Kind
+from firsthand.observe.probes import PROBES
 from firsthand.values import dataclass
 
 GROUP = "firsthand"
-PROBES = "/|/page/.*|/firsthand/.*|/health|/livez|/readyz|/metrics|/v2/.*|/version|other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Rule:
         return {
             "summary": self.summary,
             "summary_zh": self.summary_zh,
+            "description": f"firsthand doctor {self.entry} ranks what may be behind it",
             "runbook_url": f"{handbook}/{self.entry}.md",
         }
 

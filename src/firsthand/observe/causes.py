@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from firsthand.observe.alerts import PROBES
 from firsthand.observe.evidence import Answers, Evidence
+from firsthand.observe.probes import is_probe
 from firsthand.values import dataclass
 
 TIMES = 3.0  # so much more than usual is a jump
@@ -85,9 +85,8 @@ def _errors_by_hour(e: Evidence) -> Seen | None:
 def answers_by(e: Evidence, digit: str) -> tuple[float, float, list[str]]:
     """Replies of a class of statuses lately, all replies, and the former in words."""
     bad, whole, texts = 0.0, 0.0, []
-    probes = {path for path in PROBES.split("|") if path.startswith("/")}
     for endpoint, number in e.by("firsthand_requests", "endpoint").items():
-        if endpoint in probes or endpoint.startswith("/v2/") or endpoint == "other":
+        if is_probe(endpoint):
             continue
         whole += number
         for status, failed in e.by("firsthand_requests", "status", endpoint=endpoint).items():

@@ -1,6 +1,7 @@
 """The form of the catalogue: what is said of each metric.
 
-Owns: `Entry`, `Label`, `Alias`, the buckets. May not know: any metric.
+Owns: `Entry` and the three ways to make one, `Label`, `Alias`, the buckets. May not know: any
+metric.
 Read next: `catalogue.py`, all of them.
 """
 
@@ -16,6 +17,7 @@ LATENCY_BUCKETS_S = (
     *(2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 STEP_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+ANSWER_BUCKETS = (1, 2, 5, 10, 20)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000)
 
@@ -89,13 +91,13 @@ class Section:
     entries: tuple[Entry, ...]
 
 
-def counter(
+def counted(
     name: str, unit: str, meaning: str, *labels: Label, aliases: tuple[Alias, ...] = ()
 ) -> Entry:
     return Entry(name, Kind.COUNTER, unit, meaning, labels, aliases=aliases)
 
 
-def gauge(
+def gauged(
     name: str,
     unit: str,
     meaning: str,
@@ -104,3 +106,15 @@ def gauge(
     when: When = When.ALWAYS,
 ) -> Entry:
     return Entry(name, Kind.GAUGE, unit, meaning, labels, aliases=aliases, when=when)
+
+
+def spread(
+    name: str,
+    unit: str,
+    meaning: str,
+    buckets: tuple[float, ...],
+    *labels: Label,
+    aliases: tuple[Alias, ...] = (),
+    when: When = When.ALWAYS,
+) -> Entry:
+    return Entry(name, Kind.HISTOGRAM, unit, meaning, labels, buckets, aliases, when)

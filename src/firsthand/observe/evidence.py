@@ -18,6 +18,7 @@ from enum import StrEnum
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.entry import Kind
+from firsthand.observe.recorded import RecordedFacts
 from firsthand.observe.request_log import LogFacts
 from firsthand.observe.snapshot import Snapshot
 from firsthand.values import dataclass
@@ -34,7 +35,8 @@ class Answers(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`source` names where the numbers are from. Without `now` there are none."""
+    """`source` names where the numbers are from. Without `now` there are none. `requests` is what
+    the flight recorder says, where it was asked."""
 
     limits: AlertSettings
     source: str
@@ -44,6 +46,7 @@ class Evidence:
     answers: Answers = Answers.UNASKED
     checks: tuple[tuple[str, str], ...] = ()  # those that fail, with their words
     log: LogFacts | None = None
+    requests: RecordedFacts | None = None
 
     @property
     def window_s(self) -> float:

@@ -23,6 +23,14 @@ class Gpus:
     def __init__(self, library: Any) -> None:
         self._nvml = library
 
+    def names(self) -> Iterator[str]:
+        """Each with its memory."""
+        nvml = self._nvml
+        for number in range(nvml.nvmlDeviceGetCount()):
+            device = nvml.nvmlDeviceGetHandleByIndex(number)
+            whole = nvml.nvmlDeviceGetMemoryInfo(device).total
+            yield f"{nvml.nvmlDeviceGetName(device)}, {whole / 2**30:.0f} GiB"
+
     def collect(self) -> Iterator[Metric]:
         nvml = self._nvml
         busy, used, whole = [], [], []

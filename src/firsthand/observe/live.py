@@ -21,6 +21,7 @@ from typing import Any
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import CapacityExceeded
 from firsthand.generation.service import Service
+from firsthand.observe.queue_view import queue_of
 from firsthand.values import dataclass
 
 MAX_WATCHERS = 32
@@ -45,6 +46,13 @@ class _Followed:
     def stepped(self, facts: StepFacts) -> None:
         self.steps.append(facts)
         self.num_steps += 1
+
+    def name_for(self, key_id: str) -> Name:
+        def name(request_id: str) -> str | None:
+            known, key = self.names.get(request_id, (None, ""))
+            return known if key == key_id else None
+
+        return name
 
     def look(self, now_s: float) -> None:
         """Ask for a picture, if anything has happened since the last one."""
@@ -131,6 +139,10 @@ class Watch:
         for one in self._followed:
             one.service.look()
 
+    def queues(self) -> list[dict[str, Any]]:
+        """Who waits, of each model, as of its last picture."""
+        return [queue_of(one.service, one.name_for(self._key_id)) for one in self._followed]
+
     def news(self) -> dict[str, Any]:
         """What this watcher has not been told; empty: nothing has happened."""
         pairs = zip(self._followed, self._told, strict=True)
@@ -144,11 +156,7 @@ def _news(one: _Followed, told: _Told, key_id: str) -> dict[str, Any]:
     service = one.service
     one.look(service.clock())
     found: dict[str, Any] = {"name": service.model.name}
-
-    def name(request_id: str) -> str | None:
-        known, key = one.names.get(request_id, (None, ""))
-        return known if key == key_id else None
-
+    name = one.name_for(key_id)
     rest = {"model": _model(service), **_state(service)}
     found |= {part: value for part, value in rest.items() if told.rest.get(part) != value}
     told.rest = rest

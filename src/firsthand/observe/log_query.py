@@ -1,8 +1,8 @@
 """Where the errors of a log come from: its lines counted, by module or by another field.
 
-Owns: what counts as an error, how lines are read (bounded, in one pass), how they are grouped.
+Owns: what counts as an error, how lines are grouped, in one pass and bounded.
 May not know: who writes a log, where it lies.
-Read next: `../server/logs.py`, whose lines these are.
+Read next: `log_lines.py`, how one is read; `../server/logs.py`, whose lines these are.
 
 Lines that are no JSON objects, such as the last words of a native fault, are counted and passed
 over. A line that is too old is told by its first characters, without being parsed.
@@ -10,15 +10,14 @@ over. A line that is too old is told by its first characters, without being pars
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from firsthand.observe.log_lines import parsed
 from firsthand.values import dataclass
 
 GROUPS = ("module", "event", "endpoint", "model", "outcome", "status", "error", "key_id")
-MAX_LINE_CHARS = 1 << 20
 MAX_GROUPS = 1000  # more of them are one, called "others"
 _START = '{"timestamp": "'
 _TIME_CHARS = len("2026-01-02T03:04:05.678Z")
@@ -55,7 +54,7 @@ def count_errors(lines: Iterable[str], since_s: float, by: str) -> Counted:
     for line in lines:
         if line.startswith(_START) and line[len(_START) :][:_TIME_CHARS] < since:
             continue
-        found = _parsed(line)
+        found = parsed(line)
         if found is None:
             num_unread += bool(line.strip())
             continue
@@ -79,16 +78,6 @@ def _add(group: Group, line: Mapping[str, Any]) -> None:
         group.last_at, group.last_message = at, str(line.get("message"))
         request_id = line.get("request_id")
         group.last_request_id = None if request_id is None else str(request_id)
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    if len(line) > MAX_LINE_CHARS:
-        return None
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _value(line: Mapping[str, Any], by: str) -> str:

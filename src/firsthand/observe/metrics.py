@@ -20,8 +20,23 @@ from firsthand.observe.aliases import VllmAliases
 from firsthand.observe.instruments import counter, gauge, histogram, read
 from firsthand.observe.labels import CLASSES, REQUEST_PHASES
 from firsthand.observe.step_counts import StepMetrics
+from firsthand.observe.trace_context import TraceContext
 from firsthand.processes import processor_s, resident_bytes
+from firsthand.request import Request
 from firsthand.values import dataclass
+
+Example = dict[str, str]
+MOST_EXAMPLE_CHARS = 128  # as OpenMetrics has it
+
+
+def example_of(request_id: str, trace: TraceContext | None) -> Example:
+    """Of a value: whose it is, so that a bar of a histogram leads to a trace, a line of the log, a
+    record. OpenMetrics calls it an exemplar; Prometheus' own text has none."""
+    found = {} if trace is None else {"trace_id": trace.trace_id}
+    num_chars = sum(len(name) + len(value) for name, value in found.items())
+    if request_id and num_chars + len("request_id") + len(request_id) <= MOST_EXAMPLE_CHARS:
+        found["request_id"] = request_id
+    return found
 
 
 class Metrics:
@@ -39,6 +54,11 @@ class Metrics:
         self._ttft = histogram("firsthand_ttft_seconds", r)
         self._inter_token = histogram("firsthand_inter_token_seconds", r)
         self._phase = histogram("firsthand_request_phase_seconds", r)
+        self._computed = histogram("firsthand_request_computed_tokens", r)
+        self._max_tokens = histogram("firsthand_request_max_tokens", r)
+        self._num_answers = histogram("firsthand_request_answers", r)
+        self._http = histogram("firsthand_http_request_seconds", r)
+        self.loop_lag = histogram("firsthand_event_loop_lag_seconds", r)
         self._prefix = counter("firsthand_prefix_cache_tokens", r)
         self._info = gauge("firsthand_model_info", r)
         self._build = gauge("firsthand_build_info", r)
@@ -77,19 +97,33 @@ class Metrics:
             self._phase.labels(model, phase)
         for metric in (self._ttft, self._inter_token, self._prompt_tokens, self._generated_tokens):
             metric.labels(model)
+        for metric in (self._computed, self._max_tokens, self._num_answers):
+            metric.labels(model)
         for result in ("hit", "miss"):
             self._prefix.labels(model, result)
 
-    def finished(self, service: Service, completion: Completion) -> None:
+    def replied(self, endpoint: str, took_s: float, example: Example) -> None:
+        """An HTTP request has ended, whatever it was."""
+        self._http.labels(endpoint).observe(took_s, example)
+
+    def finished(
+        self,
+        service: Service,
+        request: Request,
+        completion: Completion,
+        example: Example | None = None,
+    ) -> None:
         """One answer came to its end, good or bad."""
         report, model = completion.report, service.model.name
         self._answers.labels(model, completion.finish_reason).inc()
         self._generated_tokens.labels(model).observe(report.num_tokens)
         if completion.index == 0:  # its request's prompt, once
             self._count_prompt(model, report)
+            self._max_tokens.labels(model).observe(request.stop.max_tokens)
+            self._num_answers.labels(model).observe(request.n)
         if not report.num_tokens:
             return
-        self._ttft.labels(model).observe(report.ttft_ms / 1e3)
+        self._ttft.labels(model).observe(report.ttft_ms / 1e3, example)
         gaps = self._inter_token.labels(model)
         for gap_ms in report.token_ms:
             gaps.observe(gap_ms / 1e3)
@@ -103,7 +137,7 @@ class Metrics:
             "total": report.total_ms,
         }
         for phase in REQUEST_PHASES:
-            self._phase.labels(model, phase).observe(spent_ms[phase] / 1e3)
+            self._phase.labels(model, phase).observe(spent_ms[phase] / 1e3, example)
 
     def _count_prompt(self, model: str, report: Report) -> None:
         self._prompt_tokens.labels(model).observe(report.num_prompt_tokens)
@@ -111,6 +145,7 @@ class Metrics:
         num_missed = report.num_prompt_tokens - report.num_cached_tokens
         self._prefix.labels(model, "hit").inc(report.num_cached_tokens)
         self._prefix.labels(model, "miss").inc(num_missed)
+        self._computed.labels(model).observe(num_missed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

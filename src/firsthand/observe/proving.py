@@ -19,6 +19,7 @@ from firsthand.observe.exports import CASE_FILE, alert_files, write
 from firsthand.values import dataclass
 
 PROMTOOL, AMTOOL = "promtool", "amtool"
+_AROUND = ("prometheus.yml", "alertmanager.yml")
 LIMIT_S = 120.0
 _HINT = "on Debian: apt-get install prometheus prometheus-alertmanager"
 
@@ -33,18 +34,28 @@ class Outcome:
 
 
 def prove(settings: AlertSettings) -> Iterator[Outcome]:
-    """Raises InvalidRequest without promtool, for then nothing would have been tried."""
-    if shutil.which(PROMTOOL) is None:
-        raise InvalidRequest(PROMTOOL, f"is not on PATH; {_HINT}")
+    """The files that are made of these. Raises InvalidRequest as `prove_folder`."""
     with TemporaryDirectory() as folder:
         write(alert_files(settings), Path(folder))
-        for check, *command in (
-            ("rules", PROMTOOL, "check", "rules", RULE_FILE),
-            ("cases", PROMTOOL, "test", "rules", CASE_FILE),
-            ("prometheus", PROMTOOL, "check", "config", "--syntax-only", "prometheus.yml"),
-            ("routes", AMTOOL, "check-config", "alertmanager.yml"),
-        ):
-            yield _run(check, command, Path(folder))
+        yield from prove_folder(Path(folder))
+
+
+def prove_folder(folder: Path) -> Iterator[Outcome]:
+    """Exported files, whoever has changed them since. Raises InvalidRequest without promtool, for
+    then nothing would have been tried, and where a file is missing."""
+    if shutil.which(PROMTOOL) is None:
+        raise InvalidRequest(PROMTOOL, f"is not on PATH; {_HINT}")
+    missing = [one for one in (RULE_FILE, CASE_FILE, *_AROUND) if not (folder / one).is_file()]
+    if missing:
+        raise InvalidRequest("FOLDER", f"{folder}: has no {', '.join(missing)}")
+    prometheus, alertmanager = _AROUND
+    for check, *command in (
+        ("rules", PROMTOOL, "check", "rules", RULE_FILE),
+        ("cases", PROMTOOL, "test", "rules", CASE_FILE),
+        ("prometheus", PROMTOOL, "check", "config", "--syntax-only", prometheus),
+        ("routes", AMTOOL, "check-config", alertmanager),
+    ):
+        yield _run(check, command, folder)
 
 
 def _run(check: str, command: list[str], folder: Path) -> Outcome:

@@ -28,7 +28,7 @@ from firsthand.generation.completion import Completion
 from firsthand.generation.listeners import Listeners
 from firsthand.generation.service import Service
 from firsthand.observe.records import ENTRY_BYTES, Arrival, Choice, Content, Ending, Part, Record
-from firsthand.observe.step_ring import Step, StepRing
+from firsthand.observe.step_ring import StepRing
 from firsthand.request import Priority, Request, TokenEvent
 from firsthand.scheduling.facts import Admitted
 
@@ -128,17 +128,18 @@ class Recorder:
         self._listeners.tell(record)
         return record
 
-    def open_record(self, arrival: Arrival) -> Record | None:
-        return self._open.get(id(arrival))
+    def oldest_waiting(self) -> Iterator[tuple[str, str, float]]:
+        """Model, class, and for how long its oldest has waited for a first step; 0: none does."""
+        now_s = self.clock()
+        for model, track in self._tracks.items():
+            for one_class, since_s in track.waiting_since(now_s):
+                yield model, one_class, max(0.0, now_s - since_s)
 
     def records(self) -> Iterator[Record]:
         """All that are known, the last that came first: of those in progress, of those that ended,
         of those that were refused."""
         in_progress = reversed(list(self._open.values()))
         return chain(in_progress, reversed(self._ended), reversed(self._refused))
-
-    def steps_since(self, number: int) -> Iterator[Step]:
-        return self.ring.since(number)
 
     def count(self, num_bytes: int) -> None:
         """For a track: records have grown by so much."""
@@ -164,6 +165,15 @@ class _Track:
 
     def num_ahead(self, priority: str) -> int:
         return sum(self._waiting[one] for one in CLASSES[: CLASSES.index(priority) + 1])
+
+    def waiting_since(self, now_s: float) -> Iterator[tuple[str, float]]:
+        for one_class in CLASSES:
+            waits = [
+                one.tokenized_s
+                for one in self.parts.values()
+                if one.began_s is None and one.priority == one_class
+            ]
+            yield one_class, min(waits, default=now_s)
 
     def take(self, part: Part) -> None:
         self.parts[part.engine_id] = self._without_token[part.engine_id] = part

@@ -131,13 +131,6 @@ class Part:
         resumed = sum(one.resumed for _, one in self.admissions)
         return len(self.preemptions) > resumed
 
-    def since(self, number: int) -> Iterator[tuple[int, int]]:
-        """The steps from `number` on in which it took part, and its tokens there; backwards."""
-        for at in range(len(self.steps) - 1, -1, -1):
-            if self.steps[at] < number:
-                return
-            yield self.steps[at], self.tokens[at]
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:

@@ -20,6 +20,8 @@ from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.instruments import read, read_histogram
 from firsthand.observe.labels import CLASSES, STEP_PHASES
 
+FADES = 0.998  # what a step counts for after the next one: some 500 steps are "lately"
+
 
 class Distribution:
     """Values by the buckets of a metric: the number in each (the last has all that are above), and
@@ -46,7 +48,13 @@ class StepCounts:
         self.microbatch_wait = Distribution("firsthand_microbatch_wait_seconds")
         self.tokens = dict.fromkeys(("prompt", "computed", "generation", "recomputed"), 0)
         self.by_class = [0] * len(CLASSES)
+        self.lately = [0.0] * len(CLASSES)
         self.preempted = self.errors = self.attempts = self.failed = 0
+
+    def shares(self) -> list[float]:
+        """Of the classes, lately."""
+        whole = sum(self.lately)
+        return [one / whole if whole else 0.0 for one in self.lately]
 
     def count(self, facts: StepFacts) -> None:
         forward, sample = facts.forward_ms, facts.sample_ms
@@ -61,6 +69,7 @@ class StepCounts:
         tokens["recomputed"] += planned.num_recomputed
         for index, served in enumerate(planned.served_by_class):
             self.by_class[index] += served
+            self.lately[index] = self.lately[index] * FADES + served
         for batch in facts.batches:
             self.microbatch.add(batch.size)
             self.microbatch_wait.add(batch.wait_s)
@@ -93,7 +102,7 @@ class StepMetrics:
         for name, pick in _DISTRIBUTIONS:
             parts = [(model, pick(found)) for model, found in models]
             yield read_histogram(name, [((m,), one.counts, one.sum) for m, one in parts])
-        for name, rows in _SUMS:
+        for name, rows in _VALUES:
             found = [((m, *labels), n) for m, one in models for labels, n in rows(one)]
             yield read(name, found)
 
@@ -104,12 +113,16 @@ _DISTRIBUTIONS: tuple[tuple[str, Callable[[StepCounts], Distribution]], ...] = (
     ("firsthand_microbatch_size", lambda one: one.microbatch),
     ("firsthand_microbatch_wait_seconds", lambda one: one.microbatch_wait),
 )
-_Rows = Iterable[tuple[tuple[str, ...], int]]
-_SUMS: tuple[tuple[str, Callable[[StepCounts], _Rows]], ...] = (
+_Rows = Iterable[tuple[tuple[str, ...], float]]
+_VALUES: tuple[tuple[str, Callable[[StepCounts], _Rows]], ...] = (
     ("firsthand_tokens", lambda one: [((kind,), n) for kind, n in one.tokens.items()]),
     (
         "firsthand_class_tokens",
         lambda one: [((name,), n) for name, n in zip(CLASSES, one.by_class, strict=True)],
+    ),
+    (
+        "firsthand_class_share_ratio",
+        lambda one: [((name,), n) for name, n in zip(CLASSES, one.shares(), strict=True)],
     ),
     ("firsthand_preemptions", lambda one: [(("memory",), one.preempted)]),
     ("firsthand_step_errors", lambda one: [((), one.errors)]),

@@ -10,7 +10,6 @@ Packed, because a hundred thousand objects would be looked at by each collection
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 from firsthand.engine.facts import StepFacts
 from firsthand.values import dataclass
@@ -59,10 +58,6 @@ class StepRing:
         self._next = 0
 
     @property
-    def next_number(self) -> int:
-        return self._next
-
-    @property
     def first_number(self) -> int:
         """The oldest that is kept."""
         return max(0, self._next - self._capacity)
@@ -99,10 +94,3 @@ class StepRing:
             return None
         row = _ROW.unpack_from(self._rows, number % self._capacity * ROW_BYTES)
         return Step(number, *row)
-
-    def since(self, number: int) -> Iterator[Step]:
-        """Those from `number` on that are kept, in order."""
-        for one in range(max(number, self.first_number), self._next):
-            step = self.get(one)
-            assert step is not None, "it is in range"
-            yield step

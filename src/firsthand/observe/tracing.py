@@ -49,11 +49,7 @@ class Tracer:
 
     def __init__(self, endpoint: str, version: str, clock: Callable[[], float]) -> None:
         self._clock = clock
-        own = Resource({"service.name": PROVIDER, "service.version": version})
-        # The variables of the environment go before.
-        self._provider = TracerProvider(
-            resource=own.merge(_of_the_environment()), shutdown_on_exit=False
-        )
+        self._provider = TracerProvider(resource=resource(version), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
         self._tracer = self._provider.get_tracer(PROVIDER, version, SCHEMA)
 
@@ -89,7 +85,7 @@ class Tracer:
 
     def _tell(self, span: Span, record: Record, now_s: float) -> None:
         ending = record.ending
-        operation = OPERATIONS.get(record.arrival.endpoint, "text_completion")
+        operation = operation_of(record.arrival.endpoint)
         span.update_name(f"{operation} {record.arrival.model}".strip())
         span.set_attributes(dict(_attributes(record, operation)))
         if ending is not None and ending.status >= 500:
@@ -108,6 +104,16 @@ class Tracer:
 
     def _wall_ns(self, time_s: float) -> int:
         return time.time_ns() - round((self._clock() - time_s) * 1e9)
+
+
+def operation_of(endpoint: str) -> str:
+    return OPERATIONS.get(endpoint, "text_completion")
+
+
+def resource(version: str) -> Resource:
+    """Who sends. The variables of the environment go before."""
+    own = Resource({"service.name": PROVIDER, "service.version": version})
+    return own.merge(_of_the_environment())
 
 
 def _of_the_environment() -> Resource:

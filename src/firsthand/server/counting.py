@@ -1,17 +1,22 @@
 """Each request is counted when its reply has ended.
 
-Owns: the labels of `firsthand_requests_total`; `finish_reason` is that of the answer, or the word
-for what came between. May not know: routes.
+Owns: the labels of `firsthand_requests_total`, and what an endpoint is called; `finish_reason` is
+that of the answer, or the word for what came between. May not know: routes.
 Read next: `../observe/metrics.py`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firsthand.observe.metrics import Metrics
 from firsthand.server.guard.refusal import CLIENT_CLOSED
 from firsthand.server.headers import outcome_of
+
+OTHER = "other"
 
 
 class Counting:
@@ -38,8 +43,7 @@ class Counting:
         try:
             await self._app(scope, receive, watched)
         finally:
-            # A path that no route has is one label for all of them.
-            endpoint = getattr(scope.get("route"), "path", "other")
+            endpoint = endpoint_of(scope)
             reason = scope.get("state", {}).get("finish_reason", "")
             outcome = outcome_of(scope)
             if outcome is not None and outcome.word != "invalid":
@@ -50,3 +54,9 @@ class Counting:
                 reason = reason if outcome is not None else "client_closed"
                 self._metrics.cancelled.labels("client").inc()
             self._metrics.requests.labels(endpoint, str(shown), reason).inc()
+
+
+def endpoint_of(scope: Mapping[str, Any]) -> str:
+    """The form of the route; one label for all paths that none has, or that came to none."""
+    found: str = getattr(scope.get("route"), "path", OTHER)
+    return found

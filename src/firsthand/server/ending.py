@@ -15,15 +15,17 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from firsthand.config import otlp_traces_endpoint, read_environment
+from firsthand.config import otlp_endpoint, read_environment
 from firsthand.errors import InvalidRequest
 from firsthand.generation.kept_requests import made_by
 from firsthand.generation.member import Member
 from firsthand.observe.kept_failures import FAILURES, MAX_STEPS, KeptFailures
+from firsthand.observe.metrics import Metrics, example_of
 from firsthand.observe.record_views import told
 from firsthand.observe.recorder import Recorder
 from firsthand.observe.records import Ending, Record
 from firsthand.observe.trace_context import Headers, TraceContext
+from firsthand.server.counting import endpoint_of
 from firsthand.server.guard.access import route_path
 from firsthand.server.guard.call import Call
 from firsthand.server.guard.middleware import GENERATING
@@ -46,13 +48,22 @@ class Traces(Protocol):
     def close(self) -> None: ...
 
 
+class Measures(Protocol):
+    """A `Meter`, likewise."""
+
+    def end(self, record: Record | None, exchange: Mapping[str, Any], took_s: float) -> None: ...
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """Called by the guard at the end of each call."""
 
     recorder: Recorder
     failures: KeptFailures
+    metrics: Metrics
     tracer: Traces | None = None
+    meter: Measures | None = None
 
     def __call__(
         self, call: Call, scope: MutableMapping[str, Any], status: int, now_s: float
@@ -67,6 +78,14 @@ class Ends:
                 self.tracer.end(call.trace, record, _of_http(scope, status), now_s)
             except Exception:
                 _LOG.exception("request %s: its trace could not be told", call.request_id)
+        try:
+            path, took_s = route_path(scope), now_s - call.arrived_s
+            endpoint = path if path in GENERATING else endpoint_of(scope)  # also of one refused
+            self.metrics.replied(endpoint, took_s, example_of(call.request_id, call.trace))
+            if self.meter is not None:
+                self.meter.end(record, _of_http(scope, status), took_s)
+        except Exception:
+            _LOG.exception("request %s: it could not be counted", call.request_id)
         tell_request(call, scope, status, now_s, record)
 
     async def know_what_made(self, member: Member) -> None:
@@ -79,8 +98,9 @@ class Ends:
     def close(self) -> None:
         """What is not written yet is; it may take a second or two."""
         self.failures.close()
-        if self.tracer is not None:
-            self.tracer.close()
+        for one in (self.tracer, self.meter):
+            if one is not None:
+                one.close()
 
     def _recorded(
         self, call: Call, scope: MutableMapping[str, Any], status: int, now_s: float
@@ -120,15 +140,29 @@ def _of_http(scope: Mapping[str, Any], status: int) -> dict[str, Any]:
     }
 
 
-def ends_of(settings: Settings, clock: Callable[[], float]) -> Ends:
+def ends_of(settings: Settings, clock: Callable[[], float], metrics: Metrics) -> Ends:
     """Raises InvalidRequest where traces are wanted, and the library for them is not there."""
     recorder = Recorder(settings.recorder_memory, clock, records_content=settings.record_content)
     failures = KeptFailures(read_environment().home / FAILURES)
-    return Ends(recorder, failures, _tracer(settings.otlp_traces_endpoint, clock))
+    tracer = _tracer(settings.otlp_traces_endpoint, clock)
+    return Ends(recorder, failures, metrics, tracer, _meter())
+
+
+def _meter() -> Measures | None:
+    endpoint = otlp_endpoint("metrics")
+    if endpoint is None:
+        return None
+    try:
+        from firsthand.observe.otel_metrics import Meter
+    except ModuleNotFoundError as missing:
+        if not str(missing.name).startswith("opentelemetry"):
+            raise
+        return None  # that traces need the extra is told
+    return Meter(endpoint, VERSION)
 
 
 def _tracer(wanted: str | None, clock: Callable[[], float]) -> Traces | None:
-    endpoint = wanted or otlp_traces_endpoint()
+    endpoint = wanted or otlp_endpoint("traces")
     if endpoint is None:
         return None
     if not urlsplit(endpoint).path.strip("/"):

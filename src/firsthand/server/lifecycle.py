@@ -27,6 +27,7 @@ from firsthand.values import dataclass
 
 LOADING_RETRY_S = 2.0
 LONGEST_LOADING_RETRY_S = 30.0
+STALLED_S = 8.0  # after which it is told that nothing is computed
 _POLL_S = 0.02
 
 
@@ -72,6 +73,7 @@ class Lifecycle:
         checks.add("queue", self._check_queue)
         checks.add("memory", self._check_memory)
         checks.add("models", self._check_models)
+        checks.add("progress", self._check_progress)
         for name, selfcheck in self.selfchecks.items():
             checks.add(f"golden_tokens:{name}", selfcheck.check)
 
@@ -118,6 +120,12 @@ class Lifecycle:
         states = self.states()
         num_awake = sum(state.status.takes_requests for state in states)
         return Check(num_awake > 0 or self.wakes(), f"{num_awake} of {len(states)} are loaded")
+
+    def _check_progress(self) -> Check:
+        stalled_s = max((state.stalled_s for state in self.states()), default=0.0)
+        if stalled_s < STALLED_S:
+            return Check(True, "what is asked is computed")
+        return Check(False, f"requests are open, and no step was made for {stalled_s:.0f} s")
 
     def _check_queue(self) -> Check:
         """One that has room is enough."""

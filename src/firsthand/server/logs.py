@@ -16,17 +16,19 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from firsthand.config import read_environment
 from firsthand.generation.child_log import frames_of
+from firsthand.observe.probes import is_probe
 from firsthand.observe.records import Record
-from firsthand.server.guard.access import FREE, METRICS, route_path
+from firsthand.server.guard.access import route_path
 from firsthand.server.guard.call import CURRENT, Call
 
 LOGGER = "firsthand"
 REQUESTS = logging.getLogger("firsthand.server.request")
 EVENTS = logging.getLogger("firsthand.server.event")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-PROBES = FREE | {METRICS}
 _NOT_WORTH_A_LINE = ("socket.send() raised exception.", "Invalid HTTP request received.")
+COLOURS = {logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}  # of a terminal
 RARELY_S = 60.0
 MAX_TOLD = 100  # different messages
 _FACTS = "facts"  # attribute of a record: what goes into the line beside the message
@@ -37,7 +39,8 @@ def configure_logging(level: str, form: str, stream: TextIO | None = None) -> lo
     out = sys.stderr if stream is None else stream
     handler = Quiet(out)
     as_text = form == "text" or (form == "auto" and out.isatty())
-    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    colours = out.isatty() and read_environment().colour
+    handler.setFormatter(TextFormatter(colours) if as_text else JsonFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
@@ -134,7 +137,7 @@ def _level(scope: Mapping[str, Any], status: int) -> int:
     """Probes come every second or so, and say nothing that a change of state does not."""
     if status >= 500 and status != 503:
         return logging.ERROR
-    return logging.DEBUG if route_path(scope) in PROBES else logging.INFO
+    return logging.DEBUG if is_probe(route_path(scope)) else logging.INFO
 
 
 class Quiet(logging.StreamHandler[TextIO]):
@@ -170,10 +173,17 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
+    def __init__(self, colours: bool = False) -> None:
+        super().__init__()
+        self._colours = COLOURS if colours else {}
+
     def format(self, record: logging.LogRecord) -> str:
         known = _of_the_call() | _facts(record)
         facts = " ".join(f"{name}={value}" for name, value in known.items() if value is not None)
-        text = f"{_time(record.created)} {record.levelname:7} {record.getMessage()} {facts}"
+        level = f"{record.levelname:7}"
+        if record.levelno in self._colours:
+            level = f"\x1b[{self._colours[record.levelno]}m{level}\x1b[0m"
+        text = f"{_time(record.created)} {level} {record.getMessage()} {facts}"
         if record.exc_info and record.exc_info[0] is not None:
             text += f" {_fault(record.exc_info[1])}"
         return text.rstrip()

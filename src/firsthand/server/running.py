@@ -36,6 +36,7 @@ from firsthand.observe.disk import DiskRoom
 from firsthand.observe.gpus import find_gpus
 from firsthand.observe.loaded_models import LoadedModels
 from firsthand.observe.metrics import Metrics
+from firsthand.observe.queue_ages import QueueAges
 from firsthand.observe.trace_context import given_trace
 from firsthand.release.engines import store_of
 from firsthand.release.record import read_release, release_folder
@@ -280,7 +281,8 @@ def assemble(
     settings, members = configured.settings, registry.members
     clock = members[0].service.clock
     gate = Gate(bounds_of(settings, 0), clock, random.random)
-    ends = ends_of(settings, clock)
+    metrics = Metrics(vllm=settings.vllm_metrics)
+    ends = ends_of(settings, clock, metrics)
     selfchecks = selfchecks_of(members, clock, settings, ends)
     running: list[Serving] = []
     lifecycle = Lifecycle(
@@ -296,7 +298,6 @@ def assemble(
     gate.door = lifecycle.door
     gate.listen = _tell_level
     services, adapters = names_of(registry, settings)
-    metrics = Metrics(vllm=settings.vllm_metrics)
     release_gauges = ReleaseGauges(registry)
     house = House(
         services,
@@ -330,7 +331,8 @@ def assemble(
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
     own = GuardCollector(gate, peers, guard.replies, selfchecks.by_name, house.checks)
-    _register(metrics, settings, own, house.canaries, release_gauges, LoadedModels(registry))
+    collectors = (own, house.canaries, release_gauges, LoadedModels(registry))
+    _register(metrics, settings, *collectors, QueueAges(ends.recorder))
     succession = succession_of(registry, house, selfchecks, lambda: running[0].settings)
     parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends)
     house.canaries.end = lambda canary: succession.end_canary(canary.new)

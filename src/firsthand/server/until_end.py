@@ -24,6 +24,7 @@ from firsthand.server.admin import AdminApp
 from firsthand.server.arrival import Arrival
 from firsthand.server.chaos import Chaos
 from firsthand.server.handover import AFTER_S, Handover
+from firsthand.server.lag import watch_lag
 from firsthand.server.listening import address, listener_of, uvicorn_config
 from firsthand.server.logs import tell, tell_lost
 from firsthand.server.running import INTERRUPTED, Serving, around
@@ -85,7 +86,7 @@ async def _serve(
         loop.add_signal_handler(number, running.on_signal, number)
     serving: list[asyncio.Task[None]] = []
     ready = asyncio.ensure_future(running.become_ready())
-    watching = asyncio.ensure_future(running.watch())
+    watching = asyncio.gather(running.watch(), watch_lag(running.metrics.loop_lag.observe))
     for member in running.registry.members:
         running.selfchecks.begin(member, ready)
     stopping = asyncio.ensure_future(running.stopping.wait())

@@ -113,7 +113,7 @@ def test_five_hundred_in_the_queue_are_drawn_and_explained(open_page: Open) -> N
 
 
 @pytest.mark.soak
-def test_g_32_five_hundred_queued_requests_are_drawn_at_thirty_frames(
+def test_reach_five_hundred_queued_requests_are_drawn_at_thirty_frames(
     open_page: Open, site: Server
 ) -> None:
     page = open_page("#/engine")

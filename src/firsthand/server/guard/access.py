@@ -16,8 +16,8 @@ from firsthand.server.guard.refusal import Refused
 from firsthand.server.page_files import FREE_PATHS
 from firsthand.values import dataclass
 
-PROBES = frozenset({"/health", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
-FREE = PROBES | FREE_PATHS  # the page's files too: it asks for a key itself
+HEALTH = frozenset({"/health", "/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
+FREE = HEALTH | FREE_PATHS  # the page's files too: it asks for a key itself
 METRICS = "/metrics"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 

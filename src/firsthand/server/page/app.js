@@ -5,7 +5,7 @@ import { Chat } from "./chat.js";
 import { made, retell, say, show } from "./dom.js";
 import { engineView, status } from "./engine.js";
 import { choose, connect, follow, house, model, reconnect } from "./feed.js";
-import { healthView, numFiring } from "./health.js";
+import { healthView, numWrong } from "./health.js";
 import { modelView } from "./model.js";
 import { playgroundView } from "./playground.js";
 import { requestsView } from "./requests.js";
@@ -94,7 +94,7 @@ function showModels(choice) {
     if (now) choice.value = now;
   }
   choice.disabled = names.length < 2;
-  const count = numFiring();
+  const count = numWrong();
   const mark = document.getElementById("firing");
   mark.hidden = !count;
   show(mark, count || "");

@@ -50,5 +50,5 @@ function alert(one) {
   return made("li", {}, tier, made("div", {}, show(made("b"), one.alert), show(made("p"), summary), show(made("small"), when), handbook));
 }
 
-/** How many alerts fire, for the mark beside the view's name. */
-export const numFiring = () => house.alerts.filter((one) => one.ended_s === null).length + house.checks.filter((one) => !one.ok).length;
+/** Alerts that fire and checks that fail, for the mark beside the view's name. */
+export const numWrong = () => house.alerts.filter((one) => one.ended_s === null).length + house.checks.filter((one) => !one.ok).length;

@@ -1,4 +1,4 @@
-"""`/firsthand/engine/…`: what the engines do now, as one answer and as a stream of changes.
+"""What the engines do now, as one answer and as a stream of changes, and who waits for them.
 
 Owns: these routes; how often a watcher is told; in teaching mode, the pace of an engine.
 May not know: what is in the feed, how it is drawn.
@@ -26,10 +26,11 @@ from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.submitting import json_reply
 from firsthand.server.sse import EventStreamResponse, event
-from firsthand.server.wire.live import EngineNow, PaceBody, PaceReply
+from firsthand.server.wire.live import EngineNow, PaceBody, PaceReply, QueueNow
 
 STATE = "/firsthand/engine/state"
 STREAM = "/firsthand/engine/stream"
+QUEUE = "/firsthand/queue"
 PACE = "/firsthand/engine/pace"
 TICK_S = 0.1
 HEALTH_S = 1.0
@@ -47,6 +48,13 @@ def live_router(house: House) -> APIRouter:
             await asyncio.sleep(LOOK_S)  # in which they answer, and may make a step
             around = _around(house, _gate(request.scope))
             return json_reply({"at_s": house.models[0].clock(), **around, **watch.news()})
+
+    @router.get(QUEUE, **described(None, QueueNow, "Who waits, and why", errors=(400, 500, 503)))
+    async def queue(request: Request) -> Response:
+        with house.live.watch(_key_id(request.scope)) as watch:
+            watch.look()
+            await asyncio.sleep(LOOK_S)
+            return json_reply({"at_s": house.models[0].clock(), "models": watch.queues()})
 
     @router.get(
         STREAM,

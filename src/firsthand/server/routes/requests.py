@@ -1,4 +1,4 @@
-"""What the recorder knows: the last requests, and each by its id.
+"""What the recorder knows: the last requests, and each by its id, by which it can be ended too.
 
 Owns: these routes, and whose requests a caller may see: those of its own key. Where there are no
 keys, everybody who may connect sees all.
@@ -29,7 +29,7 @@ from firsthand.server.guard.refusal import Refused
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.submitting import json_reply
-from firsthand.server.wire.replies import RecordReply, RecordsReply
+from firsthand.server.wire.replies import CancelReply, RecordReply, RecordsReply
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1000
@@ -69,6 +69,21 @@ def requests_router(house: House) -> APIRouter:
             raise Refused(404, message, "not_found", "request_id")
         kept.pop("cause", None)
         return json_reply(kept)
+
+    @router.post(
+        "/firsthand/requests/{request_id}/cancel",
+        **described(None, CancelReply, "End a request", errors=(400, 404, 500)),
+    )
+    async def cancel(request: Request, request_id: str) -> Response:
+        found = find_record(records_of(recorder, call_of(request.scope).caller.key_id), request_id)
+        if found is None or found.ending is not None:
+            message = "no such request is in progress"
+            raise Refused(404, message, "not_found", "request_id")
+        _, service = house.find(found.arrival.model)
+        ended = [service.abort(part.engine_id) for part in found.parts]
+        if any(ended):
+            house.metrics.cancelled.labels("request").inc()
+        return json_reply({"id": found.arrival.request_id, "cancelled": any(ended)})
 
     return router
 

@@ -20,6 +20,7 @@ from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
+from firsthand.observe.metrics import example_of
 from firsthand.observe.recorder import Recorder
 from firsthand.request import Grammar
 from firsthand.server.answers import Answers
@@ -98,13 +99,16 @@ def submit(
 
     scope, service = request.scope, asked.service  # not the request: a stream may be open for long
     recorder, model = house.recorder, service.model.name
-    _record(recorder, call_of(scope), asked, submitted)
+    call = call_of(scope)
+    _record(recorder, call, asked, submitted)
+    example = example_of(call.request_id, call.trace)
+    requests = {one.stream.request_id: one.stream.request for one in submitted}
 
     def finished(engine_id: str, completion: Completion) -> None:
         scope["state"]["finish_reason"] = completion.finish_reason
         try:
             recorder.finished(model, engine_id, completion)
-            house.metrics.finished(service, completion)
+            house.metrics.finished(service, requests[engine_id], completion, example)
         except Exception:  # whoever counts is no reason for an answer to fail
             _LOG.exception("the end of an answer could not be counted")
 

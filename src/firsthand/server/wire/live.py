@@ -1,4 +1,4 @@
-"""The bodies and replies of `/firsthand/engine/…`.
+"""The bodies and replies of `/firsthand/engine/…` and `/firsthand/queue`.
 
 Owns: their fields. May not know: routes, engines.
 Read next: `../routes/live.py`.
@@ -38,3 +38,11 @@ class EngineNow(Reply):
     alerts: list[dict[str, Any]]
     releases: dict[str, Any]
     degradation: dict[str, int]
+
+
+class QueueNow(Reply):
+    """`models` have their `queue`, in order, each with its `position`, `age_s`, `starts_in_s`
+    (null: not known yet) and `why`."""
+
+    at_s: float
+    models: list[dict[str, Any]]

@@ -120,6 +120,13 @@ class RecordsReply(Reply):
     requests: list[RecordSummary]
 
 
+class CancelReply(Reply):
+    """`cancelled` false: it had come to its end by itself."""
+
+    id: str
+    cancelled: bool
+
+
 class RecordReply(RecordSummary):
     """With its parts (a prompt each: queue, admissions, preemptions, first token, choices) and the
     steps in which it took part."""
