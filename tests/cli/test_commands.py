@@ -78,6 +78,23 @@ def test_the_page_names_every_key_of_run(model: str) -> None:
     assert [key for key in (*done, *done["usage"]) if f"`{key}`" not in page] == []
 
 
+def test_run_with_guesses_gives_the_same_tokens(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By flag or variable; `adaptive` off, so that no clock decides whether any are computed."""
+    given = ("run", model, "abc abc", "--max-tokens", "60", "--temperature", "0", "--ignore-end")
+    text = '{"method": "ngram", "prompt_lookup_min": 1, "adaptive": false}'
+    plain, guessed = called(*given), called(*given, "--speculative-config", text)
+    assert guessed["token_ids"] == plain["token_ids"]
+    assert guessed["timings"]["draft_n"] >= guessed["timings"]["draft_n_accepted"] > 0
+    assert "draft_n" not in plain["timings"]
+    assert "of them right" in call(*given, "--report", "--speculative-config", text).output
+    monkeypatch.setenv("FIRSTHAND_SPECULATIVE_CONFIG", text)
+    assert called(*given)["timings"]["draft_n_accepted"] == guessed["timings"]["draft_n_accepted"]
+    wrong = called(*given, "--speculative-config", '{"method": "x"}', code=2)["error"]
+    assert wrong["message"].startswith("speculative_config.method: must be one of")
+
+
 def test_run_gives_several_answers(model: str) -> None:
     given = ("run", model, "Hello", "--max-tokens", "6", "--ignore-end", "--seed", "5", "-n", "3")
     answers = called(*given)["answers"]

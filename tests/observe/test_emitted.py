@@ -26,7 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from firsthand.engine.facts import BatchFacts, StepFacts
+from firsthand.engine.facts import BatchFacts, GuessFacts, StepFacts
 from firsthand.generation.member import Member
 from firsthand.generation.service import Load, ServiceState, Status
 from firsthand.observe.catalogue import CATALOGUE
@@ -143,6 +143,7 @@ async def exercise(running: Serving) -> None:
         listener(step())
         listener(step(error="it broke", num_attempts=2, num_failed=1))
         listener(step(batches=(BatchFacts(2, 0.01),)))
+        listener(step(guesses=(GuessFacts("a", 4, 3),)))
     selfcheck = running.lifecycle.selfchecks["micro"]
     selfcheck.looked_up, selfcheck.right, selfcheck.num_wrong = True, True, 1
     running.peers.num_timed_out = running.peers.num_malformed = running.peers.num_stalled = 1

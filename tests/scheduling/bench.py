@@ -6,6 +6,7 @@ Owns: `Bench`. May not know: what a test looks for. Read next: `fakes.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 from firsthand.kvcache.blocks import BlockPool
 from firsthand.kvcache.prefix import PrefixCache
@@ -34,17 +35,19 @@ class Bench:
         shares: bool = False,
         static: bool = False,
         policy: Policy | None = None,
+        guesses: int = 0,
+        step_guesses: int = 64,
     ) -> None:
         self.context = context
         self.pool = BlockPool(blocks, size)
         self.machine = Scheduler(
-            Limits(VOCAB, context, sequences, budget),
+            Limits(VOCAB, context, sequences, budget, (), guesses, step_guesses),
             self.pool,
             prefix=PrefixCache(self.pool) if shares else None,
             policy=policy,
             queue=StaticQueue(sequences) if static else None,
         )
-        self.model = FakeModel(size)
+        self.model = FakeModel(size, guesses=Random(0) if guesses else None)
         self.ledger = Ledger()
         self.now_s = 0.0
         self.plans: list[StepPlan] = []

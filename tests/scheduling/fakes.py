@@ -7,6 +7,7 @@ May not know: how the scheduler decides. Read next: `bench.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from firsthand.request import FinishReason, Request, TokenEvent
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
@@ -30,11 +31,19 @@ def drawn_token(context: int, seed: int, position: int) -> int:
 
 
 class FakeModel:
-    """A `Runner`. `fails(sequence_id)` tells whose draw is an error."""
+    """A `Runner`. `fails(sequence_id)` tells whose draw is an error. With `guesses` it guesses
+    where it may: as many tokens as it likes, so many of them right as it likes."""
 
-    def __init__(self, block_size: int, fails: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        fails: Callable[[int], bool] | None = None,
+        guesses: Random | None = None,
+    ) -> None:
         self.block_size = block_size
         self.fails = fails
+        self.guesses = guesses
+        self.num_guessed = self.num_accepted = 0
         self.blocks: dict[int, list[int]] = {}
         self.num_computed = 0
 
@@ -43,6 +52,7 @@ class FakeModel:
             self.blocks[copy.target] = list(self._block(copy.source))
         written: set[tuple[int, int]] = set()
         drawn = []
+        left = plan.max_guesses
         for piece in plan.slices:
             context = self._compute(piece, written)
             self.num_computed += len(piece.token_ids)
@@ -51,8 +61,40 @@ class FakeModel:
             assert piece.draw.position == piece.start + len(piece.token_ids)
             token = drawn_token(context, piece.draw.seed, piece.draw.position)
             error = FAULT if self.fails is not None and self.fails(piece.sequence_id) else None
-            drawn.append(Drawn(piece.sequence_id, token, error=error))
+            outcome = Drawn(piece.sequence_id, token, error=error)
+            if self.guesses is not None and piece.draw.max_guesses and error is None:
+                outcome = self._guessed(piece, outcome, context, left, written)
+                left -= outcome.num_guesses
+            drawn.append(outcome)
         return StepResult(tuple(drawn), 0.0, 0.0)
+
+    def _guessed(
+        self,
+        piece: SequenceSlice,
+        first: Drawn,
+        context: int,
+        left: int,
+        written: set[tuple[int, int]],
+    ) -> Drawn:
+        assert self.guesses is not None and piece.draw is not None
+        count = self.guesses.randint(0, min(left, piece.draw.max_guesses))
+        num_right = self.guesses.randint(0, count)
+        then: list[Drawn] = []
+        guesses: list[int] = []
+        for _ in range(num_right):
+            guesses.append((then[-1] if then else first).token_id)
+            context = extended(context, guesses[-1])
+            position = piece.draw.position + len(guesses)
+            token = drawn_token(context, piece.draw.seed, position)
+            then.append(Drawn(piece.sequence_id, token))
+        wrong = [((then[-1] if then else first).token_id + 1) % VOCAB] * (count - num_right)
+        start = piece.start + len(piece.token_ids)
+        if count:
+            tokens = (*guesses, *wrong)
+            self._compute(piece._replace(token_ids=tokens, start=start), written)
+        self.num_guessed += count
+        self.num_accepted += num_right
+        return first._replace(then=tuple(then), num_guesses=count)
 
     def poison(self, block_ids: set[int]) -> None:
         """Overwrite blocks that nobody has and nobody can find."""

@@ -24,6 +24,7 @@ VLLM = {
     "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--block-size",
     "--kv-cache-dtype", "--chat-template", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs",
     "--allowed-origins", "--root-path", "--shutdown-timeout", "--max-num-queued-reqs",
+    "--speculative-config",
 }  # fmt: skip
 
 
@@ -238,6 +239,33 @@ def test_several_models_and_what_each_has_of_its_own(tmp_path: Path) -> None:
     flags = read({"model": ["a", "b"]}).settings
     assert [one.service.name for one in registry_entries(flags)] == ["a", "b"]
     assert read(variables={"FIRSTHAND_MODEL": "a, b"}).settings.model == flags.model
+
+
+def test_how_to_guess_is_json_or_a_table_of_all_or_of_one_model(tmp_path: Path) -> None:
+    given = {"method": "ngram", "num_speculative_tokens": 4}
+    text = '{"method": "ngram", "num_speculative_tokens": 4}'
+    file = write(
+        tmp_path,
+        'speculative-config = { method = "ngram", num_speculative_tokens = 4 }\n'
+        '[[model]]\npath = "a"\n'
+        '[[model]]\npath = "b"\nspeculative-config = { model = "small" }\n',
+    )
+    a, b = registry_entries(read(file=file).settings)
+    assert (a.service.load.speculative_config, b.service.load.speculative_config) == (
+        given,
+        {"model": "small"},
+    )
+    for found in (
+        read({"speculative_config": text}),
+        read(variables={"FIRSTHAND_SPECULATIVE_CONFIG": text}),
+    ):
+        assert found.settings.speculative_config == given
+        assert text in [value for _, value, _ in found.rows()]
+    for wrong, says in (("{", "is no JSON"), ("[]", "a JSON object or a table")):
+        with pytest.raises(InvalidRequest, match=rf"--speculative-config: .*{says}"):
+            read({"speculative_config": wrong})
+    with pytest.raises(InvalidRequest, match=r"speculative_config\.method"):
+        load_options(read({"speculative_config": '{"method": "x"}'}).settings)
 
 
 @pytest.mark.parametrize(

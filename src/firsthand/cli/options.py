@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from firsthand.checks import shown
+from firsthand.engine.guessing.config import read_guess_config
 from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
 
@@ -127,6 +128,14 @@ class Loading:
             "--lora",
             metavar="NAME=FOLDER",
             help="Load an adapter as peft saves it; repeatable; default: none.",
+        ),
+    ] = None
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            envvar="FIRSTHAND_SPECULATIVE_CONFIG",
+            help='Guess tokens, keep the right ones: {"method": "ngram"}, or "model": a draft.',
         ),
     ] = None
 
@@ -238,7 +247,9 @@ def load_keywords(loading: Loading, *, with_adapters: bool = False) -> dict[str,
             raise InvalidRequest("lora", f"two are called {shown(name)}")
         adapters[name] = folder
     rules = tuple(loading.disabled_rules or ())
-    return asdict(loading) | {"disabled_rules": rules, "lora": adapters or None}
+    guesses = read_guess_config(loading.speculative_config)
+    set_here = {"disabled_rules": rules, "lora": adapters or None, "speculative_config": guesses}
+    return asdict(loading) | set_here
 
 
 def logit_bias(pairs: list[str] | None) -> dict[int, float]:

@@ -39,6 +39,8 @@ def print_report(done: Completion, loaded: LoadedModel) -> None:
     )
     say(f"forward   {report.forward_ms:9.1f} ms   in {report.num_steps} steps")
     say(f"sample    {report.sample_ms:9.1f} ms")
+    if report.num_guesses:
+        say(f"guessed   {report.num_guesses:9} tokens, {report.num_accepted} of them right")
     say(f"detokenize{report.detokenize_ms:9.1f} ms")
     if loaded.swapping is not None:
         say(f"swapped   {swapping_line(loaded.swapping)}")

@@ -45,7 +45,6 @@ class Batcher:
         num_tokens = int(row_starts[-1])
         tokens = chain.from_iterable([piece.token_ids for piece in slices])
         firsts = np.array([piece.start for piece in slices], dtype=np.int32) - row_starts[:-1]
-        drawing = [row for row, piece in enumerate(slices, 1) if piece.draw is not None]
         adapters = tuple([piece.adapter for piece in slices])
         return FlatBatch(
             token_ids=np.fromiter(tokens, dtype=np.int32, count=num_tokens),
@@ -53,7 +52,7 @@ class Batcher:
             row_starts=row_starts,
             block_starts=self._block_starts(slices),
             block_size=self._store.block_size,
-            logit_rows=row_starts[np.array(drawing, dtype=np.intp)] - np.int32(1),
+            logit_rows=_logit_rows(plan, row_starts),
             adapters=adapters if any(adapters) else (),
         )
 
@@ -86,6 +85,17 @@ class Batcher:
             starts = np.array([self._store.block_start(block_id) for block_id in block_ids])
             kept = self._starts[id(block_ids)] = block_ids, starts
         return kept[1]
+
+
+def _logit_rows(plan: StepPlan, row_starts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The last row of each slice that draws, and those of the known token and its guesses."""
+    drawing = [row for row, piece in enumerate(plan.slices, 1) if piece.draw is not None]
+    lasts: NDArray[np.int32] = row_starts[np.array(drawing, dtype=np.intp)] - np.int32(1)
+    if not plan.max_guesses:
+        return lasts
+    counts = np.array([piece.num_guesses for piece in plan.slices if piece.draw], dtype=np.int32)
+    back = [np.arange(count, -1, -1, dtype=np.int32) for count in counts]
+    return np.asarray(np.repeat(lasts, counts + 1) - np.concatenate(back), dtype=np.int32)
 
 
 def flat_batch(plan: StepPlan, store: KVStore) -> FlatBatch:

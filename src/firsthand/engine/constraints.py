@@ -8,7 +8,8 @@ A state is a place in the sequence's new text. It is brought up to date from the
 draw shows, so it cannot run ahead or fall behind; one that does not fit them (an evicted sequence
 that comes back, one that lost its state) is made anew from the beginning. So what is kept can save
 time, and cannot change a mask. Nothing fails open: a row whose state is lost, or at its end, or
-over a limit, gets a mask that allows nothing, and an error.
+over a limit, gets a mask that allows nothing, and an error. A row behind a guess that the
+language has not gets a mask that allows nothing either: no draw before it is that guess.
 """
 
 from __future__ import annotations
@@ -67,8 +68,15 @@ class Constraints:
         num_words = self._grammars.num_words
         words = np.zeros((len(rows), num_words), dtype=np.uint32)
         faults: dict[int, str] = {}
+        guessed: Matcher | None = None
         for mask, row in enumerate(rows):
             sequence_id, draw = drawing[row]
+            if draw.num_guessed:
+                guessed = _guess(guessed, self._states.get(sequence_id), draw)
+                if guessed is not None:
+                    guessed.unsafe_compute_mask_ptr(words[mask].ctypes.data, 4 * num_words)
+                continue
+            guessed = None
             state = self._state(sequence_id, draw)
             fault = state if isinstance(state, str) else _advance(state, draw)
             if fault is None and isinstance(state, _State):
@@ -102,6 +110,16 @@ class Constraints:
         """Drop the states of sequences that have ended, which nobody tells."""
         if len(self._states) > len(drawing) + SPARE_STATES:
             self._states = {i: state for i, state in self._states.items() if i in drawing}
+
+
+def _guess(guessed: Matcher | None, state: _State | None, draw: Draw) -> Matcher | None:
+    """The place behind one guess more, in a copy: the state itself takes what was drawn, and no
+    guess. None where the guess is no text of the language; nobody will come there."""
+    if draw.num_guessed == 1 and state is not None:
+        guessed = state.matcher.deep_copy()
+    if guessed is None or not guessed.consume_token(draw.history[-1]):
+        return None
+    return guessed
 
 
 def _advance(state: _State, draw: Draw) -> str | None:

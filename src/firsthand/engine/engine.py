@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from firsthand.engine.attempts import Ran, Runner, run_plan
-from firsthand.engine.facts import BatchFacts, StepFacts
+from firsthand.engine.facts import BatchFacts, GuessFacts, StepFacts
 from firsthand.engine.grammar import Grammars, Matcher
 from firsthand.engine.microbatch import MicroBatcher, Window
 from firsthand.errors import FirsthandError, InvalidRequest
@@ -192,10 +192,12 @@ class Engine:
     ) -> StepFacts:
         started_s, planned_s, ran_s, committed_s = times_s
         batches, self._started = tuple(self._started), []
+        slice_tokens = [len(piece.token_ids) for piece in plan.slices]
+        guesses = _guesses(plan, request_ids, ran, slice_tokens) if plan.max_guesses else ()
         return StepFacts(
             started_s=started_s,
             request_ids=request_ids,
-            slice_tokens=tuple([len(piece.token_ids) for piece in plan.slices]),
+            slice_tokens=tuple(slice_tokens),
             num_drawn=sum(event.token_id is not None for event in events),
             num_finished=sum(event.finish is not None for event in events),
             num_waiting=self._scheduler.num_waiting,
@@ -216,7 +218,23 @@ class Engine:
             num_evicted_blocks=self._scheduler.num_evicted_blocks,
             planned=self._scheduler.last_plan,
             batches=batches,
+            guesses=guesses,
+            guess_ms=ran.result.guess_ms,
         )
+
+
+def _guesses(
+    plan: StepPlan, request_ids: tuple[str, ...], ran: Ran, slice_tokens: list[int]
+) -> tuple[GuessFacts, ...]:
+    """Adds to `slice_tokens` the guesses that were right."""
+    found = []
+    drawn = {outcome.sequence_id: outcome for outcome in ran.result.drawn if outcome.num_guesses}
+    for at, piece in enumerate(plan.slices):
+        outcome = drawn.get(piece.sequence_id)
+        if outcome is not None:
+            slice_tokens[at] += len(outcome.then)
+            found.append(GuessFacts(request_ids[at], outcome.num_guesses, len(outcome.then)))
+    return tuple(found)
 
 
 def _told(fault: BaseException) -> str:

@@ -22,10 +22,21 @@ class BatchFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class GuessFacts:
+    """Of one sequence in a step: tokens that were guessed and computed, and how many of them were
+    those that the model drew."""
+
+    request_id: str
+    num_guesses: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """One step, measured. Times are milliseconds of the engine's clock.
 
-    `request_ids` and `slice_tokens` go together: who was in the step, with how many tokens.
+    `request_ids` and `slice_tokens` go together: who was in the step, with how many tokens, guesses
+    that were right among them.
     `run_ms` is the whole of the runner; `forward_ms` and `sample_ms` are parts of it. The counts
     of waiting, running and blocks are those after the commit. `error` is set when the runner
     raised: then `num_attempts` more were made, and `num_failed` sequences were given up;
@@ -34,7 +45,8 @@ class StepFacts:
 
     By class are: urgent, normal, background. Cached blocks are not used: nobody's, but findable.
     `num_evicted_blocks` of them were given out for something else, since the engine began.
-    `batches` of requests that generate nothing began with the step.
+    `batches` of requests that generate nothing began with the step. `guesses` of the sequences that
+    had any took `guess_ms`, a part of `run_ms`, to make.
     """
 
     started_s: float
@@ -60,6 +72,8 @@ class StepFacts:
     num_failed: int = 0
     batches: tuple[BatchFacts, ...] = ()
     out_of_memory: bool = False
+    guesses: tuple[GuessFacts, ...] = ()
+    guess_ms: float = 0.0
 
     @property
     def num_tokens(self) -> int:

@@ -8,6 +8,7 @@ Read next: `batching.py` (the plan as arrays), `sampler.py` (logits become token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from firsthand.compute.executor import Executor, OpTime
 from firsthand.engine.batching import Batcher, flat_batch
 from firsthand.engine.constraints import Constraints
+from firsthand.engine.guessing.speculation import Speculation, draws_of, kept
 from firsthand.engine.readings import Readings, Sample
 from firsthand.engine.sampler import Masks
 from firsthand.errors import EngineError
@@ -35,7 +37,7 @@ class ModelRunner:
     """Executor, store and sampler as a `Runner`. What it keeps between two steps (block tables in
     `batching`, settings in `sampler`, places in a grammar in `constraints`) saves time and cannot
     change a result: each says why. Without `constraints`, a draw with a grammar is a fault; so is
-    a `read` without `readings`."""
+    a `read` without `readings`. Without a `speculation` nothing is guessed."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class ModelRunner:
         clock: Callable[[], float],
         constraints: Constraints | None = None,
         readings: Readings | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self._executor = executor
         self._store = store
@@ -55,13 +58,30 @@ class ModelRunner:
         self._batcher = Batcher(store)
         self._constraints = constraints
         self._readings = readings
+        self._speculation = speculation
 
     def run(self, plan: StepPlan) -> StepResult:
         for copy in plan.copies:
             self._store.copy_block(copy.source, copy.target)
         if not plan.slices:
             return StepResult((), forward_ms=0.0, sample_ms=0.0)
-        drawing = [(piece.sequence_id, piece.draw) for piece in plan.slices if piece.draw]
+        if plan.max_guesses and self._speculation is not None:
+            return self._run_guessing(plan, self._speculation)
+        return self._run(plan)
+
+    def _run_guessing(self, plan: StepPlan, speculation: Speculation) -> StepResult:
+        began_s = self._clock()
+        guessed = speculation.extend(plan)
+        guess_ms = (self._clock() - began_s) * 1e3
+        result = self._run(guessed)
+        speculation.learn(len(plan.slices), result.forward_ms + result.sample_ms)
+        return replace(result, guess_ms=guess_ms)
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        if plan.max_guesses:
+            drawing = [one for piece in plan.slices if piece.draw for one in draws_of(piece)]
+        else:
+            drawing = [(piece.sequence_id, piece.draw) for piece in plan.slices if piece.draw]
         batch = self._batcher.batch(plan)
         started_s = self._clock()
         logits = self._executor.run(batch, self._store)
@@ -70,6 +90,8 @@ class ModelRunner:
             wanted = (len(drawing), self._vocab_size)
             raise EngineError(f"the executor gave logits {logits.shape} instead of {wanted}")
         drawn = self._draw(logits, drawing) if drawing else ()
+        if plan.max_guesses:
+            drawn = tuple(kept([piece for piece in plan.slices if piece.draw], drawn))
         reads: tuple[WasRead, ...] = ()
         if any(piece.read for piece in plan.slices):  # in the draws' memory, so after them
             if self._readings is None:

@@ -26,6 +26,7 @@ from firsthand.errors import EngineError
 from firsthand.generation.load_options import window_of
 from firsthand.generation.loading import LoadedModel
 from firsthand.generation.sharing import build_scheduler
+from firsthand.generation.speculating import speculation_of
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 from firsthand.scheduling.scheduler import Scheduler
 from firsthand.values import dataclass
@@ -65,6 +66,7 @@ def assemble(
         clock,
         Constraints(grammars),
         Readings(loaded.executor, sample, loaded.max_logit_rows),
+        speculation_of(loaded, clock, sampler_of),
     )
     scheduler = build_scheduler(loaded, clock)
     window = window_of(loaded.options)

@@ -64,6 +64,8 @@ class AsyncTextStream:
             prompt_tokens=self._prompt.num_tokens,
             completion_tokens=sum(choice.num_tokens for choice in self._texts.choices),
             cached_tokens=self._texts.steps.num_cached_tokens,
+            draft_tokens=self._texts.steps.num_guesses,
+            accepted_tokens=self._texts.steps.num_accepted,
         )
 
     def __aiter__(self) -> AsyncTextStream:

@@ -8,11 +8,13 @@ Read next: `loading.py`, which carries them out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypedDict, get_args
 
 from firsthand.checks import check_choice, check_integer, shown
 from firsthand.compute.buckets import check_buckets
 from firsthand.config import MAX_THREADS
+from firsthand.engine.guessing.config import guess_config
 from firsthand.engine.microbatch import Window
 from firsthand.errors import InvalidRequest
 from firsthand.kvcache.arrays import TILE, KVLayout, KVType
@@ -61,6 +63,7 @@ class LoadKeywords(TypedDict, total=False):
     compile_buckets: Sequence[int] | None
     deterministic: bool
     lora: Mapping[str, str] | None
+    speculative_config: Mapping[str, bool | int | str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ class LoadOptions:
     of the `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run compiled.
     `deterministic` (torch): only algorithms that give the same bits in every run; one that has none
     ends the request. `lora`: adapters to load with the model, names and their folders; a request
-    names the one that it wants.
+    names the one that it wants. `speculative_config`: guess tokens by prompt lookup or a smaller
+    model, and keep those that are right; its entries are those of `GuessConfig`.
     """
 
     executor: ExecutorName = "native"
@@ -115,6 +119,7 @@ class LoadOptions:
     compile_buckets: Sequence[int] | None = None
     deterministic: bool = False
     lora: Mapping[str, str] | None = None
+    speculative_config: Mapping[str, bool | int | str] | None = None
 
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, get_args(ExecutorName))
@@ -155,6 +160,7 @@ class LoadOptions:
             _refuse("load", self.load != "whole", "native")
             check_buckets(self.compile_buckets)
         _check_adapters(self.lora)
+        guess_config(self.speculative_config)
         if self.load == "shards" and not self.pack_cache:
             raise InvalidRequest("load", "shards are those of the packed form; pack_cache is off")
         if self.compile_buckets is not None and not self.compile:
@@ -164,6 +170,21 @@ class LoadOptions:
 def window_of(options: LoadOptions) -> Window:
     """Raises InvalidRequest."""
     return Window(options.max_batch_size, options.max_batch_wait_s, options.min_batch_size)
+
+
+def draft_options(options: LoadOptions, context_length: int) -> LoadOptions:
+    """How a draft is held beside the model that is loaded with `options`."""
+    return replace(
+        options,
+        quantization="auto",
+        max_context=context_length,
+        kv_store="paged",
+        prefix_cache=False,
+        max_logit_rows=None,
+        load="whole",
+        lora=None,
+        speculative_config=None,
+    )
 
 
 def _check_adapters(lora: object) -> None:

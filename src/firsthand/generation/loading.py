@@ -15,17 +15,19 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 
-from firsthand.compute.buckets import CompileFacts, Compiles, check_buckets
+from firsthand.compute.buckets import CompileFacts, Compiles
 from firsthand.compute.executor import Executor, SwapFacts, Swaps
 from firsthand.config import Environment, read_environment
+from firsthand.engine.guessing.config import FIELD, MAX_STEP_GUESSES, guess_config
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
 from firsthand.generation import planning
-from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.executors import add_adapters, new_executor
+from firsthand.generation.load_options import LoadOptions, draft_options
 from firsthand.generation.packing import KeepsPacked, Packing
 from firsthand.generation.remembered import Remembered
 from firsthand.generation.report import AdapterFacts, LoadTimes
@@ -41,7 +43,6 @@ from firsthand.scheduling.limits import Limits
 from firsthand.text.scored_merges import no_memory
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.values import dataclass
-from firsthand.weights.adapters import open_adapter
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.checkpoint import Checkpoint, Slot
 from firsthand.weights.loading import LoadReport
@@ -112,6 +113,7 @@ class LoadedModel:
     weights: LoadReport
     adapters: Mapping[str, AdapterFacts]
     times: LoadTimes
+    draft: LoadedModel | None = None  # guesses for this one
     pack_writer: threading.Thread | None = None  # writes the packed form, if it was not there
     _in_use: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -175,9 +177,11 @@ def _load(
     environment = read_environment()
     with _uncollected(), closing(open_checkpoint(path)) as checkpoint:
         spec = read_spec(checkpoint, options.max_context)
-        expected = planning.expect(checkpoint, spec, options)
+        planned = _plan_draft(spec, options)
+        draft_bytes = 0 if planned is None else planned.num_bytes
+        expected = planning.expect(checkpoint, spec, options, draft_bytes)
         opened_s = clock()
-        executor = _executor(options, environment)
+        executor = new_executor(options, environment)
         packing = _packing(options, environment, checkpoint, executor)
         read = reader(checkpoint, spec, options.quantization)
         in_shards = options.load == "shards"
@@ -190,12 +194,18 @@ def _load(
         text = LateTokenizer(path, spec.vocab_size)
         if not late_text:
             text.take(checkpoint)
+        draft = None if planned is None else _load_draft(planned, text)
         tokenized_s = clock()
         weights = read(executor, progress, packed)
         loaded_s = clock()
     max_logit_rows = options.max_logit_rows or expected.max_sequences
+    guesses = guess_config(options.speculative_config)
+    if guesses is not None and options.max_logit_rows is None:
+        wanted = expected.max_sequences * guesses.num_speculative_tokens
+        max_logit_rows += min(wanted, MAX_STEP_GUESSES)
+    max_logit_rows = min(max_logit_rows, options.max_step_tokens)
     executor.prepare(families.program(spec), options.max_step_tokens, max_logit_rows)
-    adapters = _add_adapters(executor, families.family(spec).slots(spec), options, environment)
+    adapters = add_adapters(executor, families.family(spec).slots(spec), options, environment)
     if in_shards:
         room_bytes = planning.weights_room(expected, executor.memory(), spec, options)
         swap_weights(executor, packing, packed, room_bytes)
@@ -206,6 +216,8 @@ def _load(
         max_sequences=budget.max_sequences,
         max_step_tokens=options.max_step_tokens,
         adapters=tuple(adapters),
+        max_guesses=0 if guesses is None else guesses.num_speculative_tokens,
+        max_step_guesses=max(0, max_logit_rows - budget.max_sequences),
     )
     store = _store(spec, limits, budget, options)
     ready_s = clock()
@@ -221,6 +233,7 @@ def _load(
         max_logit_rows=max_logit_rows,
         weights=weights,
         adapters=adapters,
+        draft=draft,
         pack_writer=writer,
         times=_times(began_s, opened_s, started_s, tokenized_s, loaded_s, ready_s),
     )
@@ -249,7 +262,44 @@ def plan_model(model: str | Path, options: LoadOptions) -> tuple[ModelSpec, Budg
     resolved = resolve(str(model), read_environment())
     with closing(open_checkpoint(resolved.path)) as checkpoint:
         spec = read_spec(checkpoint, options.max_context)
-        return spec, planning.expect(checkpoint, spec, options)
+        draft = _plan_draft(spec, options)
+        draft_bytes = 0 if draft is None else draft.num_bytes
+        return spec, planning.expect(checkpoint, spec, options, draft_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _DraftPlan:
+    """What to load as a draft; `num_bytes` are what it takes in this process."""
+
+    model: str
+    options: LoadOptions
+    num_bytes: int
+
+
+def _plan_draft(spec: ModelSpec, options: LoadOptions) -> _DraftPlan | None:
+    """Its own context where that is shorter, and no more cache than is enough beside another."""
+    guesses = guess_config(options.speculative_config)
+    if guesses is None or not guesses.model:
+        return None
+    path = resolve(guesses.model, read_environment()).path
+    with closing(open_checkpoint(path)) as checkpoint:
+        context_length = min(read_spec(checkpoint).context_length, spec.context_length)
+        held = draft_options(options, context_length)
+        budget = planning.expect(checkpoint, read_spec(checkpoint, context_length), held)
+    room_bytes = budget.shared_bytes * 17 // 16  # an estimate
+    if budget.limit.num_bytes is not None:
+        held = replace(held, memory_limit=room_bytes)
+    return _DraftPlan(guesses.model, held, room_bytes - budget.fixed.process_bytes)
+
+
+def _load_draft(plan: _DraftPlan, text: LateTokenizer) -> LoadedModel:
+    """Raises InvalidRequest where a token of the one is not that of the other."""
+    draft = load_model(plan.model, plan.options, late_text=True)
+    difference = text().difference(draft.tokenizer)
+    if difference is not None:
+        message = f"{plan.model} has another vocabulary than the model: {difference}"
+        raise InvalidRequest(f"{FIELD}.model", message)
+    return draft
 
 
 def pack_model(
@@ -265,7 +315,7 @@ def pack_model(
     resolved = resolve(str(model), environment)
     with _uncollected(), closing(open_checkpoint(resolved.path)) as checkpoint:
         spec = read_spec(checkpoint)
-        executor = _executor(options, environment)
+        executor = new_executor(options, environment)
         if not isinstance(executor, KeepsPacked):
             raise EngineError(f"the {executor.name} executor has no packed form")
         packing = Packing(environment.home, checkpoint, quantization, executor)
@@ -312,44 +362,6 @@ def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
         memory = Remembered(environment.home / "merges") if environment.pack_cache else no_memory
         return Tokenizer.from_gguf(checkpoint.metadata, checkpoint.path, memory)
     return Tokenizer.from_folder(checkpoint.path)
-
-
-def _executor(options: LoadOptions, environment: Environment) -> Executor:
-    """Only the chosen executor is imported: torch is an extra, and slow to start."""
-    if options.executor == "native":
-        from firsthand.compute.native.executor import NativeExecutor
-
-        return NativeExecutor(
-            threads=environment.threads if options.threads is None else options.threads,
-            disabled_rules=options.disabled_rules,
-            isa=environment.isa or "",
-        )
-    try:
-        from firsthand.compute.torch.executor import TorchExecutor
-    except ModuleNotFoundError as missing:
-        if missing.name != "torch":
-            raise
-        message = "'torch' needs the extra: pip install 'firsthand[torch]'"
-        raise InvalidRequest("executor", message) from None
-    return TorchExecutor(
-        device=options.device,
-        attention=options.attention or "fast",
-        buckets=check_buckets(options.compile_buckets) if options.compile else (),
-        deterministic=options.deterministic,
-    )
-
-
-def _add_adapters(
-    executor: Executor, slots: Sequence[Slot], options: LoadOptions, environment: Environment
-) -> dict[str, AdapterFacts]:
-    """Their matrices are counted with the weights, what their rows need with the scratch."""
-    found: dict[str, AdapterFacts] = {}
-    for name, folder in (options.lora or {}).items():
-        with verified(Path(folder), sums_of(environment), trusted=environment.trusted_keys):
-            adapter = open_adapter(Path(folder), slots)
-        executor.add_adapter(name, adapter.factors)
-        found[name] = AdapterFacts(adapter.sha256, adapter.rank, adapter.num_bytes)
-    return found
 
 
 def _packing(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from firsthand.compute.executor import Held
+from firsthand.engine.guessing.config import MAX_STEP_GUESSES
 from firsthand.kvcache.regions import HEADROOM
 from firsthand.memory.budget import (
     Budget,
@@ -74,14 +75,17 @@ class Sizes(Protocol):
     @property
     def lora(self) -> Mapping[str, str] | None: ...
     @property
+    def speculative_config(self) -> Mapping[str, bool | int | str] | None: ...
+    @property
     def memory_limit(self) -> int | str: ...
     @property
     def load(self) -> str: ...
 
 
-def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes) -> Budget:
-    """The budget by estimate; the limit is measured now. Raises CapacityExceeded, and what
-    `weights.loading.load` raises for tensors that do not fit the model."""
+def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes, draft_bytes: int = 0) -> Budget:
+    """The budget by estimate, with `draft_bytes` for a draft; the limit is measured now. Raises
+    CapacityExceeded, and what `weights.loading.load` raises for tensors that do not fit the model.
+    """
     family = families.family(spec)
     # The torch executor holds every weight as float32.
     held_as = sizes.quantization if sizes.executor == "native" else "none"
@@ -93,6 +97,7 @@ def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes) -> Budget:
         scratch_bytes=_scratch_bytes(spec, sizes),
         process_bytes=PROCESS_BYTES[sizes.executor] + PROCESS_BYTES_PER_TOKEN * spec.vocab_size,
         estimated=True,
+        draft_bytes=draft_bytes,
     )
     most = min(MOST_SEQUENCES, sizes.max_step_tokens, sizes.max_logit_rows or MOST_SEQUENCES)
     wish = _wish(spec, sizes, sizes.max_sequences or most)
@@ -128,6 +133,7 @@ def _settled(expected: Budget, held: Held) -> Fixed:
         scratch_bytes=held.scratch_bytes or expected.fixed.scratch_bytes,
         process_bytes=expected.fixed.process_bytes,
         estimated=False,
+        draft_bytes=expected.fixed.draft_bytes,
     )
 
 
@@ -164,6 +170,8 @@ def _scratch_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     live += routed + (spec.head_size if spec.local_rope is not None else 0)
     widest = max(spec.width, spec.q_width, ffn_width)
     logit_rows = sizes.max_logit_rows or sizes.max_sequences or MOST_SEQUENCES
+    if sizes.speculative_config is not None:
+        logit_rows += MAX_STEP_GUESSES
     threads = sizes.threads or os.cpu_count() or 1
     rows = sizes.max_step_tokens * (live + 2 * widest) + logit_rows * spec.vocab_size
     joined_bytes = 1 << 20 if threads > 1 else 0

@@ -65,7 +65,8 @@ class Report:
     step shared with others counts whole for each. `detokenize_ms` is spent beside the steps.
     `ttft_ms` is from the call to the first token (without one, to the end). `peak_batch` is the
     most sequences that shared one of its steps. `num_cached_tokens` of the prompt were found
-    computed when it began.
+    computed when it began. Of the tokens `num_guesses` were guessed, and `num_accepted` of these
+    were right: tokens that took no step of their own.
     """
 
     load: LoadTimes
@@ -84,6 +85,8 @@ class Report:
     num_steps: int
     peak_batch: int
     num_cached_tokens: int = 0
+    num_guesses: int = 0
+    num_accepted: int = 0
 
     @property
     def predicted_ms(self) -> float:
@@ -109,6 +112,12 @@ class Report:
     def predicted_per_second(self) -> float | None:
         """Tokens per second after the first one; None when there is no second token."""
         return _rate(len(self.token_ms), self.predicted_ms)
+
+    @property
+    def guesses(self) -> dict[str, int]:
+        """As llama.cpp's server names them; nothing where nothing was guessed."""
+        told = {"draft_n": self.num_guesses, "draft_n_accepted": self.num_accepted}
+        return told if self.num_guesses else {}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: `timings` and `memory`."""
@@ -140,6 +149,7 @@ class Report:
                 "total_ms": self.total_ms,
                 "num_steps": self.num_steps,
                 "peak_batch": self.peak_batch,
+                **self.guesses,
             },
             "memory": {name: getattr(self.memory, name) for name in Memory.__slots__},
         }
@@ -155,6 +165,8 @@ class StepTimes:
     num_steps: int = 0
     peak_batch: int = 0
     num_cached_tokens: int = 0
+    num_guesses: int = 0
+    num_accepted: int = 0
 
 
 @dataclass(slots=True)
@@ -185,6 +197,10 @@ class StepLedger:
             times.num_steps += 1
             times.peak_batch = max(times.peak_batch, facts.num_sequences)
             self._times[request_id] = times
+        for one in facts.guesses:
+            times = self._times[one.request_id]
+            times.num_guesses += one.num_guesses
+            times.num_accepted += one.num_accepted
         while len(self._times) > self.capacity:
             del self._times[next(iter(self._times))]
 
@@ -224,6 +240,8 @@ def build_report(
         num_steps=steps.num_steps,
         peak_batch=steps.peak_batch,
         num_cached_tokens=steps.num_cached_tokens,
+        num_guesses=steps.num_guesses,
+        num_accepted=steps.num_accepted,
     )
 
 

@@ -109,11 +109,13 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class StreamUsage:
     """Tokens of one request, all its n sequences; `cached_tokens` of the prompt's were not
-    computed again."""
+    computed again. `draft_tokens` were guessed, and `accepted_tokens` of them were right."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

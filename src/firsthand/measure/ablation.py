@@ -38,7 +38,10 @@ KV_TYPES = ("int16", "float16", "float32", "int8")
 KV_LAYOUTS = ("tiles", "rows")
 KV_STORES = ("paged", "contiguous")
 BLOCK_SIZES = (16, 64, 256)
-VARIABLES = ("rule", "threads", "format", "kv", "layout", "store", "block", "step", "base")
+VARIABLES = (
+    *("rule", "threads", "format", "kv", "layout", "store", "block", "step", "speculation"),
+    "base",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,10 @@ def variations(base: LoadOptions, num_threads: int) -> list[Variation]:
     ):
         others = [value for value in values if value != getattr(base, name)]
         changes += [(variable, str(value), {name: value}) for value in others]
+    if base.speculative_config is None:
+        changes.append(("speculation", "ngram", {"speculative_config": {"method": "ngram"}}))
+    else:
+        changes.append(("speculation", "off", {"speculative_config": None}))
     changes.append(("base", "again", {}))
     return [Variation(name, value, replace(base, **change)) for name, value, change in changes]
 

@@ -52,10 +52,11 @@ class Fixed:
     scratch_bytes: int  # memory of one step
     process_bytes: int  # the interpreter, the libraries, the vocabulary
     estimated: bool
+    draft_bytes: int = 0  # a smaller model that guesses, with all that it needs
 
     @property
     def num_bytes(self) -> int:
-        return self.weights_bytes + self.scratch_bytes + self.process_bytes
+        return self.weights_bytes + self.scratch_bytes + self.process_bytes + self.draft_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,8 @@ class Budget:
             ("process", self.fixed.process_bytes),
             ("KV cache", self.kv_bytes),
         ]
+        if self.fixed.draft_bytes:
+            parts.append(("draft", self.fixed.draft_bytes))
         whole = self.limit.num_bytes
         if whole is not None:
             parts += [("left", whole - self.num_bytes), ("limit", whole)]
@@ -159,7 +162,7 @@ def room_for_weights(limit: Limit, fixed: Fixed, wish: Wish) -> int | None:
     if wish.context_is_asked:
         blocks = max(blocks, wish.blocks(wish.context_length))
     kv_bytes = blocks * wish.block_size * wish.bytes_per_token
-    return limit.num_bytes - fixed.scratch_bytes - fixed.process_bytes - kv_bytes
+    return limit.num_bytes - (fixed.num_bytes - fixed.weights_bytes) - kv_bytes
 
 
 def make_budget(limit: Limit, fixed: Fixed, wish: Wish) -> Budget:
@@ -200,10 +203,11 @@ def _check_fit(limit: Limit, fixed: Fixed, wish: Wish, fit: int | None) -> None:
     ways = f"memory_limit={-(-needed // 2**20)}MiB would hold it"
     if fit * wish.block_size >= MIN_CONTEXT:
         ways += f", max_context={fit * wish.block_size} would fit"
+    draft = f", the draft {mib(fixed.draft_bytes)}" if fixed.draft_bytes else ""
     raise CapacityExceeded(
         f"{mib(needed)} are needed and the limit is {limit}: weights "
         f"{mib(fixed.weights_bytes)}, scratch {mib(fixed.scratch_bytes)}, the process "
-        f"{mib(fixed.process_bytes)}, keys and values of {tokens} tokens {mib(kv_bytes)}"
+        f"{mib(fixed.process_bytes)}{draft}, keys and values of {tokens} tokens {mib(kv_bytes)}"
         f"{'; estimated before the load' if fixed.estimated else ''}. {ways}"
     )
 

@@ -238,6 +238,24 @@ ENGINE = Section(
             MODEL,
             when=When.SCORING,
         ),
+        counted(
+            "firsthand_speculations",
+            "guesses",
+            "Times that tokens of a sequence were guessed and computed",
+            MODEL,
+            aliases=(Alias("vllm:spec_decode_num_drafts"),),
+        ),
+        counted(
+            "firsthand_speculated_tokens",
+            "tokens",
+            "Guessed tokens that were computed: those that the model drew, and the others",
+            MODEL,
+            Label("result", "of the comparison", ("accepted", "rejected")),
+            aliases=(
+                Alias("vllm:spec_decode_num_draft_tokens"),
+                Alias("vllm:spec_decode_num_accepted_tokens", (("result", "accepted"),)),
+            ),
+        ),
         counted("firsthand_step_errors", "steps", "Steps that failed", MODEL),
         counted(
             "firsthand_step_attempts", "steps", "Smaller steps made after one had failed", MODEL

@@ -46,6 +46,8 @@ def summary(record: Record, recorder: Recorder, *, with_cause: bool = False) -> 
         "prompt_tokens": sum(one.num_prompt_tokens for one in parts),
         "cached_tokens": sum(one.num_cached_tokens for one in parts),
         "output_tokens": sum(one.num_tokens for one in choices),
+        "draft_tokens": sum(one.num_guesses for one in parts),
+        "accepted_tokens": sum(one.num_accepted for one in parts),
         "preemptions": record.num_preemptions,
         "sent_bytes": None if ending is None else ending.num_sent_bytes,
         "total_ms": _ms(stages[-1].end_s - arrival.arrived_s),

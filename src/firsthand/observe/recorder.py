@@ -211,6 +211,11 @@ class _Track:
                 part.tokens.append(taken)
                 part.last_s = end_s
                 num_entries += 1
+        for one in facts.guesses:
+            part = parts.get(one.request_id)
+            if part is not None:
+                part.num_guesses += one.num_guesses
+                part.num_accepted += one.num_accepted
         self._recorder.count(ENTRY_BYTES * num_entries)
 
     def events(self, events: tuple[TokenEvent, ...]) -> None:

@@ -100,6 +100,8 @@ class Part:
     first_token_s: float | None = None
     last_s: float | None = None  # the end of its last step so far
     num_cached_tokens: int = 0
+    num_guesses: int = 0
+    num_accepted: int = 0
     admissions: list[tuple[float, Admitted]] = field(default_factory=list)
     preemptions: list[tuple[float, Preempted]] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)

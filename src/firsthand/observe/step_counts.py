@@ -50,6 +50,7 @@ class StepCounts:
         self.by_class = [0] * len(CLASSES)
         self.lately = [0.0] * len(CLASSES)
         self.preempted = self.errors = self.attempts = self.failed = 0
+        self.speculations = self.accepted = self.rejected = 0
 
     def shares(self) -> list[float]:
         """Of the classes, lately."""
@@ -73,6 +74,10 @@ class StepCounts:
         for batch in facts.batches:
             self.microbatch.add(batch.size)
             self.microbatch_wait.add(batch.wait_s)
+        for guess in facts.guesses:
+            self.speculations += 1
+            self.accepted += guess.num_accepted
+            self.rejected += guess.num_guesses - guess.num_accepted
         self.preempted += planned.num_preempted
         if facts.error is not None:
             self.errors += 1
@@ -123,6 +128,11 @@ _VALUES: tuple[tuple[str, Callable[[StepCounts], _Rows]], ...] = (
     (
         "firsthand_class_share_ratio",
         lambda one: [((name,), n) for name, n in zip(CLASSES, one.shares(), strict=True)],
+    ),
+    ("firsthand_speculations", lambda one: [((), one.speculations)]),
+    (
+        "firsthand_speculated_tokens",
+        lambda one: [(("accepted",), one.accepted), (("rejected",), one.rejected)],
     ),
     ("firsthand_preemptions", lambda one: [(("memory",), one.preempted)]),
     ("firsthand_step_errors", lambda one: [((), one.errors)]),

@@ -149,6 +149,9 @@ def _attributes(record: Record, operation: str) -> Iterator[tuple[str, Any]]:
         yield "firsthand.priority", first.priority
         yield "firsthand.queue.ahead", first.num_ahead
         yield "firsthand.preemptions", record.num_preemptions
+        if any(one.num_guesses for one in parts):
+            yield "firsthand.draft_tokens", sum(one.num_guesses for one in parts)
+            yield "firsthand.accepted_tokens", sum(one.num_accepted for one in parts)
     if ending is not None and ending.first_sent_s is not None:
         waited_s = ending.first_sent_s - arrival.arrived_s
         yield "gen_ai.response.time_to_first_chunk", waited_s

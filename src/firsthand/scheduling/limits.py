@@ -26,6 +26,7 @@ class Limits:
 
     A step may compute at least one token of each running sequence, so `max_sequences` cannot
     exceed `max_step_tokens`: that is what keeps a long prompt from stopping running streams.
+    Up to `max_guesses` tokens of a sequence may be guessed in a step, `max_step_guesses` in all.
     """
 
     vocab_size: int
@@ -33,6 +34,8 @@ class Limits:
     max_sequences: int
     max_step_tokens: int
     adapters: tuple[str, ...] = ()  # names
+    max_guesses: int = 0
+    max_step_guesses: int = 0
 
     def __post_init__(self) -> None:
         check_integer("vocab_size", self.vocab_size, 1)

@@ -22,8 +22,15 @@ def fault_of(
             return fault
     if outcome is None:
         return "the runner gave no token" if piece.draw is not None else None
-    if piece.draw is None:
+    if piece.draw is None or len(outcome.then) > piece.draw.max_guesses:
         return "the runner gave a token that was not asked for"
+    return token_fault(outcome, vocab_size)
+
+
+def token_fault(outcome: Drawn, vocab_size: int) -> str | None:
+    """What is wrong with one drawn token."""
+    if outcome.error is not None:
+        return outcome.error
     if not 0 <= outcome.token_id < vocab_size:
         return f"the runner gave token id {outcome.token_id}, outside 0…{vocab_size - 1}"
     return None

@@ -22,9 +22,13 @@ class Draw(NamedTuple):
 
     The random number depends on (seed, position) alone. `history` are the sequence's known
     tokens, the first `num_prompt_tokens` of them the prompt's; it is empty unless a penalty of
-    `sampling`, or `grammar`, looks at it. It is the scheduler's own list, not a copy: to be read,
-    and good until the plan is committed. The runner keeps no state between steps that these do not
-    tell, so none can leak.
+    `sampling`, or `grammar`, or who guesses looks at it. It is the scheduler's own list, not a
+    copy: to be read, and good until the plan is committed. The runner keeps no state between steps
+    that these do not tell, so none can leak.
+
+    The runner may guess up to `max_guesses` tokens from here on and compute them in the same step:
+    the blocks have room for them. Of a draw that is made beside a guess, the last `num_guessed` of
+    the history are guesses.
     """
 
     sampling: SamplingParams
@@ -33,6 +37,8 @@ class Draw(NamedTuple):
     history: Sequence[int] = ()
     num_prompt_tokens: int = 0
     grammar: Grammar | None = None
+    max_guesses: int = 0
+    num_guessed: int = 0
 
 
 class Score(NamedTuple):
@@ -57,7 +63,8 @@ class SequenceSlice(NamedTuple):
 
     `block_ids` hold positions 0 … start + len(token_ids) − 1. `draw` is set when the slice ends
     at the last known token, so that its last row's logits give the next one. `read` is what else
-    is wanted of its rows, `adapter` what is added to the model's weights for them.
+    is wanted of its rows, `adapter` what is added to the model's weights for them. The last
+    `num_guesses` of `token_ids` are guesses of a runner; each of them has logits, too.
     """
 
     sequence_id: int
@@ -67,6 +74,7 @@ class SequenceSlice(NamedTuple):
     draw: Draw | None
     read: Score | Pool | None = None
     adapter: str = ""
+    num_guesses: int = 0
 
 
 class BlockCopy(NamedTuple):
@@ -79,10 +87,12 @@ class BlockCopy(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step: slices in the order of admission; empty when there is nothing to do. The `copies`
-    are made, in order, before anything is computed."""
+    are made, in order, before anything is computed. `max_guesses` is the budget that is left for
+    guesses of all of them together."""
 
     slices: tuple[SequenceSlice, ...]
     copies: tuple[BlockCopy, ...] = ()
+    max_guesses: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -90,13 +100,19 @@ class StepPlan:
 
 
 class Drawn(NamedTuple):
-    """The token drawn for a sequence; logprobs only if asked for. `error` set: no token."""
+    """The token drawn for a sequence; logprobs only if asked for. `error` set: no token.
+
+    `then` are the tokens after it, where a guess was the very token that was drawn: each is what
+    the next step would have drawn. `num_guesses` were computed for them.
+    """
 
     sequence_id: int
     token_id: int
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
     error: str | None = None
+    then: tuple[Drawn, ...] = ()
+    num_guesses: int = 0
 
 
 class WasRead(NamedTuple):
@@ -111,9 +127,10 @@ class WasRead(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """One `Drawn` per slice that had a `draw`, one `WasRead` per slice that had a `read`, in the
-    plan's order; times in milliseconds."""
+    plan's order; times in milliseconds, of which `guess_ms` were spent on making guesses."""
 
     drawn: tuple[Drawn, ...]
     forward_ms: float
     sample_ms: float
     reads: tuple[WasRead, ...] = ()
+    guess_ms: float = 0.0

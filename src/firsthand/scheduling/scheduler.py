@@ -23,10 +23,12 @@ from __future__ import annotations
 
 from firsthand.kvcache.prefix import PrefixCache
 from firsthand.request import Finish, FinishReason, PromptPart, Request, TokenEvent
+from firsthand.scheduling.checking import check_sequences
 from firsthand.scheduling.facts import Admitted, PlanFacts, Preempted
+from firsthand.scheduling.guessing import with_guesses
 from firsthand.scheduling.limits import Limits, check_fits, check_request
 from firsthand.scheduling.memory import BlockMemory
-from firsthand.scheduling.outcomes import fault_of
+from firsthand.scheduling.outcomes import fault_of, token_fault
 from firsthand.scheduling.picture import Picture
 from firsthand.scheduling.picturing import picture_of
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult
@@ -159,6 +161,8 @@ class Scheduler:
             slices += self._fill(hungry, extra, now_s, closed)
         served = self._settle(hungry, extra)
         plan = StepPlan(tuple(slices), self._tables.take_copies())
+        if self._limits.max_guesses:
+            plan = with_guesses(plan, self._running.sequences, self._tables, self._limits)
         self._last_plan = PlanFacts(
             admitted=tuple(self._admitted),
             preempted=tuple(self._preempted),
@@ -198,6 +202,8 @@ class Scheduler:
             part = None if read is None else sequence.take_read(read)
             if outcome is not None:
                 events.append(self._draw(sequence, outcome, now_s, part))
+                if piece.draw is not None and piece.draw.max_guesses:
+                    events += self._draw_guessed(sequence, outcome.then, now_s)
             elif not sequence.gap:  # nothing is generated
                 late = sequence.request.is_late(now_s)
                 reason = FinishReason.DEADLINE if late else FinishReason.LENGTH
@@ -208,21 +214,8 @@ class Scheduler:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if sequences, tables and memory disagree. O(blocks); for tests."""
-        running = self._running.sequences
-        self._tables.check(running.values())
-        for sequence in running.values():
-            assert sequence.is_running, "a running sequence does not know it"
-            assert 0 <= sequence.num_computed < len(sequence.known), "nothing left to compute"
-            assert len(sequence.known) <= sequence.max_stored, "longer than was checked"
-            assert sequence.num_preemptions <= self._policy.max_preemptions, "evicted too often"
-        assert sum(self._running.by_class) == len(running), "the running are miscounted"
-        assert len(running) <= self._limits.max_sequences, "too many run"
-        waiting = self._queue.sequences()
-        assert not running.keys() & waiting.keys(), "a sequence waits and runs"
-        assert sum(self._queue.num_waiting) == len(waiting), "the waiting are miscounted"
-        for sequence in waiting.values():
-            assert not sequence.block_ids, "a waiting sequence holds blocks"
-        self._requests.check(running.keys() | waiting.keys())
+        self._tables.check(self._running.sequences.values())
+        check_sequences(self._running, self._queue, self._requests, self._policy, self._limits)
 
     def _begin(self, now_s: float) -> None:
         self._admitted, self._preempted = [], []
@@ -314,28 +307,37 @@ class Scheduler:
         known.append(token_id)
         finish = None
         if sequence.may_end(token_id):
-            finish = finish_after(
-                sequence.request.stop,
-                known,
-                sequence.num_prompt_tokens,
-                self._limits.context_length,
-            )
+            rules, context_length = sequence.request.stop, self._limits.context_length
+            finish = finish_after(rules, known, sequence.num_prompt_tokens, context_length)
         if sequence.leads:
             self._release_followers(sequence)
         if finish is not None:
             if sequence.request.is_late(now_s):
                 finish = Finish(FinishReason.DEADLINE)
             self._end(sequence)
-        return TokenEvent(
-            sequence.request.request_id,
-            token_id,
-            now_s,
-            outcome.logprob,
-            outcome.top_logprobs,
-            finish,
-            sequence.index,
-            part,
-        )
+        request_id, index = sequence.request.request_id, sequence.index
+        told = outcome.logprob, outcome.top_logprobs
+        return TokenEvent(request_id, token_id, now_s, *told, finish, index, part)
+
+    def _draw_guessed(
+        self, sequence: Sequence, outcomes: tuple[Drawn, ...], now_s: float
+    ) -> list[TokenEvent]:
+        """Take the tokens after one that was guessed right, as if each had its own step; what was
+        computed for the other guesses is forgotten."""
+        events: list[TokenEvent] = []
+        for outcome in outcomes:
+            if not sequence.is_running:
+                return events  # it has ended: nothing comes after its end
+            fault = token_fault(outcome, self._limits.vocab_size)
+            if fault is not None:
+                return [*events, self._finish(sequence, FinishReason.ERROR, now_s, fault)]
+            sequence.num_computed += 1
+            if sequence.num_computed >= sequence.publish_at:
+                self._tables.publish(sequence)
+            events.append(self._draw(sequence, outcome, now_s, None))
+        if sequence.is_running:
+            self._tables.take_back(sequence)
+        return events
 
     def _is_full(self) -> bool:
         return len(self._running.sequences) >= self._limits.max_sequences
@@ -348,16 +350,11 @@ class Scheduler:
         if not self._running.admit(sequence):
             return False
         self._queue.admitted(sequence)
-        self._admitted.append(
-            Admitted(
-                sequence.request.request_id,
-                sequence.index,
-                now_s - sequence.arrival_s,
-                sequence.num_computed,
-                sequence.num_preemptions > 0,
-                len(sequence.block_ids),
-            )
-        )
+        request_id, waited_s = sequence.request.request_id, now_s - sequence.arrival_s
+        found, resumed = sequence.num_computed, sequence.num_preemptions > 0
+        num_blocks = len(sequence.block_ids)
+        admitted = Admitted(request_id, sequence.index, waited_s, found, resumed, num_blocks)
+        self._admitted.append(admitted)
         return True
 
     def _evict(self, sequence: Sequence) -> None:

@@ -40,7 +40,8 @@ class Sequence:
     `block_ids` hold `capacity` tokens; while it runs, len(known) ≤ capacity + 1. An evicted
     sequence has none, keeps what was drawn, and computes again. `max_stored` tokens are the most
     that it can ever have in the store. `publish_at` is the number of computed tokens that fills the
-    next block to be published. `leads` is set while others of its request wait for its prompt.
+    next block to be published. The last `num_lent` of its blocks are lent for guesses until the
+    step is committed. `leads` is set while others of its request wait for its prompt.
     `reading` is what is asked of its prompt, until that is known.
     """
 
@@ -66,6 +67,7 @@ class Sequence:
     capacity: int = 0
     chain: Chain | None = None
     publish_at: int = NEVER
+    num_lent: int = 0
     leads: bool = False
     is_running: bool = False
     started: bool = False

@@ -83,6 +83,25 @@ class Tables:
         sequence.capacity += self._size
         return True
 
+    def lend(self, sequence: Sequence, num_guesses: int) -> int:
+        """Blocks for that many guesses beyond the known tokens, until `take_back`; for how many
+        there is room. They are nobody's loss: between plan and commit no one asks for a block."""
+        wanted = len(sequence.known) + num_guesses
+        while sequence.capacity < wanted and self.grow(sequence):
+            sequence.num_lent += 1
+        return min(wanted, sequence.capacity) - len(sequence.known)
+
+    def take_back(self, sequence: Sequence) -> None:
+        """The blocks lent that hold none of the computed tokens: what a guess that was refused
+        wrote is forgotten, and the next step asks for a block as it would without guesses."""
+        size = self._size
+        while sequence.num_lent and sequence.capacity - size >= sequence.num_computed:
+            sequence.num_lent -= 1
+            sequence.capacity -= size
+            self._memory.free(sequence.block_ids[-1:])
+            sequence.block_ids = sequence.block_ids[:-1]
+        sequence.num_lent = 0
+
     def publish(self, sequence: Sequence) -> None:
         """Let others find what became full and computed. Call when `publish_at` is reached."""
         prefix, chain = self._prefix, sequence.chain
@@ -101,6 +120,7 @@ class Tables:
         sequence.capacity = 0
         sequence.num_computed = 0
         sequence.publish_at = NEVER
+        sequence.num_lent = 0
 
     def take_copies(self) -> tuple[BlockCopy, ...]:
         """The copies since the last call, in the order in which they must be made."""

@@ -58,6 +58,8 @@ class Answers:
             prompt_tokens=sum(usage.prompt_tokens for usage in each),
             completion_tokens=sum(usage.completion_tokens for usage in each),
             cached_tokens=sum(usage.cached_tokens for usage in each),
+            draft_tokens=sum(usage.draft_tokens for usage in each),
+            accepted_tokens=sum(usage.accepted_tokens for usage in each),
         )
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:

@@ -107,6 +107,8 @@ def tell_request(
         "prompt_tokens": call.prompt_tokens,
         "cached_tokens": call.cached_tokens,
         "output_tokens": call.output_tokens,
+        "draft_tokens": call.draft_tokens,
+        "accepted_tokens": call.accepted_tokens,
         "queue_ms": _ms(call.queue_ms),
         "ttft_ms": _ms(call.ttft_ms),
         "e2e_ms": _ms((now - call.arrived_s) * 1e3),

@@ -149,4 +149,5 @@ def load_options(settings: Settings) -> LoadOptions:
         memory_limit=settings.memory_limit,
         load="shards" if settings.load.endswith("shards") else "whole",
         lora=settings.adapters,
+        speculative_config=settings.speculative_config,
     )

@@ -10,6 +10,7 @@ Counts and sizes may have a suffix: k, m, g are powers of 1,000, K, M, G of 1,02
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 from firsthand.checks import check_choice, check_integer, check_number, is_integer, shown
 from firsthand.errors import InvalidRequest
+from firsthand.files import strict_json
 from firsthand.values import dataclass
 
 _NUMBER = re.compile(r"([0-9]{1,15})(?:([kKmMgG])(iB|B)?|B)?")
@@ -114,6 +116,25 @@ class Named:
 
     def show(self, value: Any) -> str:
         return ",".join(f"{name}={given}" for name, given in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Names with values of any kind: in a text a JSON object, in a file also a table."""
+
+    def read(self, where: str, given: Any) -> dict[str, Any]:
+        found = given
+        if isinstance(given, str):
+            try:
+                found = strict_json(given)
+            except ValueError as error:
+                raise InvalidRequest(where, f"is no JSON: {shown(str(error))}") from None
+        if not isinstance(found, Mapping):
+            raise InvalidRequest(where, f"must be a JSON object or a table, not {shown(given)}")
+        return dict(found)
+
+    def show(self, value: Any) -> str:
+        return "" if value is None else json.dumps(value, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)

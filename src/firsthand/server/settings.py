@@ -27,6 +27,7 @@ from firsthand.server.setting_kinds import (
     Bytes,
     Choice,
     Count,
+    Entries,
     File,
     Kind,
     Named,
@@ -45,7 +46,7 @@ MAX_BODY_BYTES = 1 << 30
 OF_A_MODEL = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_dtype"),
     *("quantization", "executor", "device", "threads", "memory_limit", "chat_template"),
-    "lora_modules",
+    *("lora_modules", "speculative_config"),
 )
 
 
@@ -159,6 +160,12 @@ class Settings:
     enable_lora: Annotated[
         bool, About(Switch(), "Load the adapters; without it none of them is here.")
     ] = True
+    speculative_config: Annotated[
+        dict[str, Any] | None,
+        About(
+            Entries(), "Guess tokens and keep the right ones: JSON, method ngram or draft_model."
+        ),
+    ] = None
     tool_call_parser: Annotated[
         str,
         About(Choice("auto", *FORMAT_NAMES), "How the model calls tools; auto: as its template."),

@@ -76,6 +76,7 @@ def timings(completion: Completion) -> dict[str, Any]:
         "queue_ms": report.queue_ms,
         "ttft_ms": report.ttft_ms,
         "peak_batch": report.peak_batch,
+        **report.guesses,
     }
 
 

@@ -138,6 +138,17 @@ class Tokenizer:
     def strip_first_space(self) -> bool:
         return self._vocabulary.strip_first_space
 
+    def difference(self, other: Tokenizer) -> str | None:
+        """Why ids of one are not those of the other; None: they are."""
+        if len(self._bytes) != len(other._bytes):
+            return f"it has {len(other._bytes)} tokens, not {len(self._bytes)}"
+        for token_id, (mine, others) in enumerate(zip(self._bytes, other._bytes, strict=True)):
+            if mine != others:
+                return f"its token {token_id} is {others!r:.60}, not {mine!r:.60}"
+        if self.special_ids != other.special_ids or self.end_ids != other.end_ids:
+            return "its control tokens are others"
+        return None
+
     def check_width(self, num_logits: int) -> None:
         """Refuse a model that has no row for some id of this vocabulary. A wider model is usual:
         its last rows are padding. Raises CheckpointError."""

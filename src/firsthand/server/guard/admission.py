@@ -46,6 +46,9 @@ class Admitted:
         call.prompt_tokens = (call.prompt_tokens or 0) + usage.prompt_tokens
         call.cached_tokens = (call.cached_tokens or 0) + usage.cached_tokens
         call.output_tokens = (call.output_tokens or 0) + usage.completion_tokens
+        if usage.draft_tokens:
+            call.draft_tokens = (call.draft_tokens or 0) + usage.draft_tokens
+            call.accepted_tokens = (call.accepted_tokens or 0) + usage.accepted_tokens
         self.place.close(usage.completion_tokens)
 
     def withdraw(self) -> None:

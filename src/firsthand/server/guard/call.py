@@ -62,6 +62,8 @@ class Call:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
     queue_ms: float | None = None
     ttft_ms: float | None = None
     itl_ms_p50: float | None = None
