@@ -1,7 +1,7 @@
 """A bounded buffer between two threads: one reads ahead, the other takes.
 
 Owns: how far a reader may run ahead, and its thread.
-May not know: what is read.
+May not know: what a record is.
 Read next: `pipeline.py`.
 """
 

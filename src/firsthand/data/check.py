@@ -1,7 +1,7 @@
 """A file checked against a contract from its first byte to its last, and the books of it.
 
 Owns: how a run that writes nothing is made of a source and the stages; its report.
-May not know: how it is shown.
+May not know: engines, sinks, terminals.
 Read next: `stages.py`; `pipeline.py`, which also answers and writes.
 """
 

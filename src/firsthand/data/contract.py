@@ -2,7 +2,7 @@
 
 Owns: Contract (the base of a user's own), the contract that holds where none is named, what a
 broken rule is called, and how a contract is found by name.
-May not know: where a record came from.
+May not know: files, tables, queues, HTTP.
 Read next: `check.py`.
 
 A contract is a pydantic model in an ordinary module:

@@ -38,7 +38,6 @@ MARKS = (
 SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "ascii": "utf-8"}
 WIDE = re.compile(r"utf-(16|32)-[lb]e")
 NO_LINES = re.compile(r"utf-16$|utf-32$|utf-7|hz|iso2022")  # in which an LF is no fixed bytes
-PAIRS = re.compile(rb"[\xc2-\xdf][\x80-\xbf]")
 CHINESE_PAIRS = re.compile(
     rb"(?:[\xb0-\xd7][\xa1-\xbf]){2,}"
 )  # GB2312's common characters, in a row

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from firsthand.addresses import Address, fault_of
 from firsthand.data.engines import Reply
+from firsthand.data.identity import trace_parent
 
 MAX_REPLY_BYTES = 64 << 20
 
@@ -75,6 +76,8 @@ class HttpEngine:
         if connection.sock is None:
             self._address.open(connection)
         headers = {"X-Request-Id": request_id, **self._address.headers}
+        if (parent := trace_parent(request_id)) is not None:
+            headers["traceparent"] = parent
         if content is not None:
             headers["Content-Type"] = "application/json"
         base = self._address.path.removesuffix("/v1")

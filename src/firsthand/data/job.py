@@ -1,7 +1,7 @@
 """A job: what is read, what is asked, where the answers go, as a file of TOML says it.
 
 Owns: the form of the file, its defaults, and what of it may not change before the run has ended.
-May not know: how anything of it is done.
+May not know: files and servers: it names them, and opens none.
 Read next: `running.py`, which does it.
 
     contract = "mine.py:Ticket"
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -36,7 +36,9 @@ from firsthand.errors import InvalidRequest, SourceRefused
 
 MAX_JOB_BYTES = 1024 * 1024
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
-QUEUES = ("queue", "redis", "rabbitmq", "nats", "kafka")
+FileKind = Literal["csv", "jsonl", "json", "parquet"]
+QueueKind = Literal["queue", "redis", "rabbitmq", "nats", "kafka"]
+QUEUES: tuple[str, ...] = get_args(QueueKind)
 
 
 class Part(BaseModel):
@@ -51,19 +53,7 @@ class Place(Part):
     `kind` of a file follows from its name. A table has a `url` (sqlite:FILE, postgresql://…), a
     queue has one too, and a `name`."""
 
-    kind: Literal[
-        "csv",
-        "jsonl",
-        "json",
-        "parquet",
-        "sql",
-        "queue",
-        "redis",
-        "rabbitmq",
-        "nats",
-        "kafka",
-        None,
-    ] = None
+    kind: FileKind | Literal["sql"] | QueueKind | None = None
     path: str | None = None
     url: str | None = None
     name: str | None = None

@@ -18,6 +18,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,6 @@ class Ledger:
             return self._held("ORDER BY number", ())
         return self._held("WHERE state = ? ORDER BY number", (state,))
 
-    def held_by_id(self, identity: bytes) -> Iterator[Held]:
-        return self._held("WHERE id = ? ORDER BY number", (identity,))
-
     def mend(self, number: int, fixed: bytes) -> None:
         """What is to be read in place of a held record."""
         self._connection.execute(
@@ -285,6 +283,14 @@ def _make_tables(path: Path, connection: sqlite3.Connection) -> None:
         for statement in SCHEMA.split(";")[:-1]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def has_begun(path: Path) -> bool:
+    """Whether a run has written it: one that was killed at once leaves a file without tables."""
+    if not path.is_file():
+        return False
+    with closing(_connected(path, "rw")) as connection:
+        return bool(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def read_ledger(path: Path, *, writes: bool = False) -> Ledger:

@@ -1,7 +1,7 @@
 """An event loop in a thread of its own, for what speaks async, called from code that does not.
 
 Owns: the thread, and that nothing of the loop outlives it.
-May not know: what runs on it.
+May not know: any client, any engine.
 Read next: `queues/nats.py`, `../server/inside.py`.
 """
 

@@ -1,7 +1,7 @@
 """A run as events of OpenLineage, for the tools that draw who made what of what.
 
 Owns: the form of the events.
-May not know: how a run goes.
+May not know: sources, sinks, engines: it reads the ledger alone.
 Read next: `trace.py`.
 
 The form is that of OpenLineage's RunEvent (openlineage.io/spec/2-0-2); what it has no place for

@@ -1,7 +1,7 @@
 """From a job's words to a source, or a sink: which file of the package each kind has.
 
 Owns: the choice.
-May not know: how any of them works; an extra is loaded when a job names it.
+May not know: records, or an extra that no job has named: it is loaded when one does.
 Read next: `sources/files.py`, `sources/tables.py`, `sources/messages.py`.
 """
 

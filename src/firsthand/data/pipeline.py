@@ -30,6 +30,7 @@ from firsthand.data.engines import (
     Reply,
     meaning_of,
 )
+from firsthand.data.identity import request_id_of
 from firsthand.data.ledger import Output
 from firsthand.data.record import (
     Accepted,
@@ -102,7 +103,7 @@ class Run:
         for item in self._items:
             self._take(item)
             while self._window:
-                self._submit_due()
+                self._ask_due()
                 self._finish_ended()
                 if self._window:
                     self._receive()
@@ -117,7 +118,7 @@ class Run:
                 while self._waiting and len(self._window) < self._width:
                     self._take(self._waiting.popleft())
                     reader.give_room()
-                self._submit_due()
+                self._ask_due()
                 self._finish_ended()
                 self._commit_if_due()
                 stuck = not self._waiting or len(self._window) >= self._width
@@ -188,7 +189,7 @@ class Run:
                 self._inbox.put((slot, gone if fault is not None else future.result()))
 
         slot.due_s = None
-        name = f"rec-{slot.identity.hex()}"
+        name = request_id_of(slot.identity.hex())
         future = self._engine.ask(request.method, request.path, request.content, name)
         future.add_done_callback(on_reply)
 
@@ -241,7 +242,7 @@ class Run:
         slot.due_s = now_s + min(reply.retry_after_s or later_s, BUSY_S[-1])
         self._resting.append(slot)
 
-    def _submit_due(self) -> None:
+    def _ask_due(self) -> None:
         now_s = self._clock()
         for slot in [one for one in self._resting if one.due_s is not None and one.due_s <= now_s]:
             self._resting.remove(slot)

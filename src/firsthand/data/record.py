@@ -40,7 +40,7 @@ class Reason(StrEnum):
     INVALID = "invalid"  # refused by a rule of the contract's own
     FAILED = "failed"  # a transform raised
     REFUSED = "refused"  # by the engine, as the caller's fault
-    POISON = "poison"  # tried three times, and each try failed
+    POISON = "poison"  # each of three tries failed, or ended the process
 
 
 class Position(NamedTuple):
@@ -111,7 +111,7 @@ class Rejected:
     position: Position
     raw: bytes
     sha256: str
-    stage: str  # "read", "contract", or the name of a transform
+    stage: str  # "read", "contract", the name of a transform, "engine", or "run"
     reason: Reason
     detail: str
     field: str | None = None

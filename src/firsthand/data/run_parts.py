@@ -1,7 +1,7 @@
 """The seams of a run: what it is told, what it asks of its parts, what it tells.
 
 Owns: the protocols of a form and a journal, a place in the window, options and progress.
-May not know: how a run goes.
+May not know: any one form, journal or engine.
 Read next: `pipeline.py`.
 """
 

@@ -1,7 +1,7 @@
 """What every sink is: outputs in their order, and none of them twice.
 
 Owns: the protocol.
-May not know: what an output means.
+May not know: files, tables, queues; the form of an output.
 Read next: `sinks/jsonl.py`.
 """
 

@@ -1,7 +1,7 @@
 """From an answer to the record it came from, and from a record to its answer.
 
 Owns: what is looked up, and the comparison of both ends with their hashes as they are now.
-May not know: how an output was made.
+May not know: engines: it asks nobody, and writes nothing.
 Read next: `ledger.py`; `open_lineage.py`, the same for other tools.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.data.encoding import declared
+from firsthand.data.identity import request_id_of
 from firsthand.data.job import Job
 from firsthand.data.ledger import Ledger, Output
 from firsthand.data.lines import without_end
@@ -41,7 +42,8 @@ def walked(job: Job, ledger: Ledger, output: Output) -> dict[str, Any]:
     line = _line_now(job, output)
     return {
         "id": output.id.hex(),
-        "request_id": f"rec-{output.id.hex()}",
+        "request_id": request_id_of(output.id.hex()),
+        "trace_id": output.id.hex(),
         "key": output.key,
         "input": {
             "source": job.source_name,

@@ -8,9 +8,9 @@ Read next: `protocol.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import nats
 from nats.errors import Error
@@ -18,11 +18,9 @@ from nats.errors import TimeoutError as NoneCame
 from nats.js.api import ConsumerConfig
 from nats.js.errors import NotFoundError
 
-from firsthand.data.loop import Loop
+from firsthand.data.queues.asking import Asking
 from firsthand.data.queues.protocol import Message
-from firsthand.errors import EngineUnavailable
 
-T = TypeVar("T")
 HOLD_S = 10.0
 BATCH = 64
 MAX_OPEN = 4096
@@ -34,12 +32,7 @@ class NatsQueue:
     def __init__(self, url: str, subject: str, group: str) -> None:
         self.hold_s = HOLD_S
         self._subject, self._group = subject, group
-        self._loop = Loop("nats")
-        try:
-            self._asked(self._connect(url))
-        except BaseException:
-            self._loop.close()
-            raise
+        self._asking = Asking("nats", subject, (Error,), self._connect(url))
 
     async def _connect(self, url: str) -> None:
         self._client = await nats.connect(
@@ -66,7 +59,7 @@ class NatsQueue:
         return self._pull
 
     def receive(self, timeout_s: float) -> list[Message]:
-        return self._asked(self._receive(timeout_s))
+        return self._asking.wait(self._receive(timeout_s))
 
     async def _receive(self, timeout_s: float) -> list[Message]:
         found: list[Any] = []
@@ -92,7 +85,7 @@ class NatsQueue:
             found = await (await self._subscribed()).consumer_info()
             return int(found.num_pending or 0) + int(found.num_ack_pending or 0)
 
-        return self._asked(ask())
+        return self._asking.wait(ask())
 
     def send(self, messages: Sequence[tuple[str, bytes]]) -> None:
         """By the header the server leaves out a name that it had lately."""
@@ -102,22 +95,15 @@ class NatsQueue:
         )
 
     def close(self) -> None:
-        if not self._loop.is_closed:
-            with suppress(EngineUnavailable):
-                self._asked(self._client.close())
-        self._loop.close()
+        self._asking.close(self._client.close())
 
-    def _all(self, works: Any) -> None:
+    def _all(self, works: Iterable[Coroutine[Any, Any, Any]]) -> None:
+        """At once: each is a way to the server and back."""
+
         async def every() -> None:
             await asyncio.gather(*works)
 
-        self._asked(every())
-
-    def _asked(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return self._loop.wait(work)
-        except (Error, OSError) as error:
-            raise EngineUnavailable(f"nats {self._subject}: {error}") from error
+        self._asking.wait(every())
 
 
 async def _unheard(error: Exception) -> None:

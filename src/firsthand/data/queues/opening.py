@@ -1,7 +1,7 @@
 """From a job's words to a queue.
 
 Owns: the choice; a client library is loaded when a job names its kind.
-May not know: how any of them works.
+May not know: messages; sources and sinks.
 Read next: `protocol.py`, `sqlite.py`.
 """
 
@@ -13,39 +13,41 @@ from firsthand.data.job import Place
 from firsthand.data.queues.protocol import Queue
 from firsthand.errors import InvalidRequest
 
-SCHEMES = {
-    "queue": ("sqlite",),
-    "redis": ("redis", "rediss", "unix"),
-    "rabbitmq": ("amqp", "amqps"),
-    "nats": ("nats", "tls"),
-    "kafka": ("kafka",),
-}
-
 
 def open_queue(part: Place, folder: Path) -> Queue:
     """Raises SourceRefused, EngineUnavailable, InvalidRequest."""
     url, name = str(part.url), str(part.name)
     group = getattr(part, "group", "firsthand")
-    scheme, _, rest = url.partition(":")
-    if scheme not in SCHEMES.get(str(part.kind), ()):
-        kinds = " or ".join(f"{one}:" for one in SCHEMES.get(str(part.kind), ()))
-        raise InvalidRequest("url", f"of kind {part.kind} begins with {kinds}")
-    if part.kind == "queue":
-        from firsthand.data.queues.sqlite import SqliteQueue
+    match part.kind:
+        case "redis":
+            from firsthand.data.queues.redis import RedisQueue
 
-        return SqliteQueue(folder / rest, name, group)
-    if part.kind == "redis":
-        from firsthand.data.queues.redis import RedisQueue
+            return RedisQueue(_begins(url, "redis", "rediss", "unix"), name, group)
+        case "rabbitmq":
+            from firsthand.data.queues.rabbitmq import RabbitQueue
 
-        return RedisQueue(url, name, group)
-    if part.kind == "rabbitmq":
-        from firsthand.data.queues.rabbitmq import RabbitQueue
+            return RabbitQueue(_begins(url, "amqp", "amqps"), name)
+        case "nats":
+            from firsthand.data.queues.nats import NatsQueue
 
-        return RabbitQueue(url, name)
-    if part.kind == "nats":
-        from firsthand.data.queues.nats import NatsQueue
+            return NatsQueue(_begins(url, "nats", "tls"), name, group)
+        case "kafka":
+            from firsthand.data.queues.kafka import KafkaQueue
 
-        return NatsQueue(url, name, group)
-    from firsthand.data.queues.kafka import KafkaQueue
+            return KafkaQueue(_rest(_begins(url, "kafka")).lstrip("/"), name, group)
+        case _:
+            from firsthand.data.queues.sqlite import SqliteQueue
 
-    return KafkaQueue(rest.lstrip("/"), name, group)
+            return SqliteQueue(folder / _rest(_begins(url, "sqlite")), name, group)
+
+
+def _begins(url: str, *schemes: str) -> str:
+    """Raises InvalidRequest."""
+    if url.partition(":")[0] not in schemes:
+        kinds = " or ".join(f"{one}:" for one in schemes)
+        raise InvalidRequest("url", f"of this kind begins with {kinds}")
+    return url
+
+
+def _rest(url: str) -> str:
+    return url.partition(":")[2]

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity
 
-from firsthand.data.loop import Loop
+from firsthand.data.queues.asking import Asking
 from firsthand.data.queues.protocol import Message
-from firsthand.errors import EngineUnavailable
 
-T = TypeVar("T")
 HOLD_S = 600.0  # the server itself waits for half an hour
 BATCH = 64
 MAX_OPEN = 4096
@@ -38,12 +36,7 @@ class RabbitQueue:
         self._name = queue
         self._came: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
         self._consumes = False
-        self._loop = Loop("rabbitmq")
-        try:
-            self._asked(self._connect(url))
-        except BaseException:
-            self._loop.close()
-            raise
+        self._asking = Asking("rabbitmq", queue, (AMQPError,), self._connect(url))
 
     async def _connect(self, url: str) -> None:
         self._connection = await aio_pika.connect(url)
@@ -60,7 +53,7 @@ class RabbitQueue:
         return channel
 
     def receive(self, timeout_s: float) -> list[Message]:
-        return self._asked(self._receive(timeout_s))
+        return self._asking.wait(self._receive(timeout_s))
 
     async def _receive(self, timeout_s: float) -> list[Message]:
         if self._connection.is_closed or self._channel.is_closed:
@@ -77,10 +70,10 @@ class RabbitQueue:
         return [Message(_name_of(one), one.body, one) for one in found]
 
     def ack(self, handles: Sequence[Any]) -> None:
-        self._all(one.ack() for one in handles)
+        self._asking.each(one.ack() for one in handles)
 
     def nack(self, handles: Sequence[Any]) -> None:
-        self._all(one.reject(requeue=True) for one in reversed(handles))
+        self._asking.each(one.reject(requeue=True) for one in reversed(handles))
 
     def extend(self, handles: Sequence[Any]) -> None:
         """The server gives them to nobody else as long as the connection lives."""
@@ -92,11 +85,11 @@ class RabbitQueue:
             found = await self._channel.declare_queue(self._name, passive=True)
             return int(found.declaration_result.message_count or 0)
 
-        return self._asked(ask())
+        return self._asking.wait(ask())
 
     def send(self, messages: Sequence[tuple[str, bytes]]) -> None:
         exchange = self._channel.default_exchange
-        self._all(
+        self._asking.each(
             exchange.publish(
                 aio_pika.Message(
                     body, message_id=name, delivery_mode=aio_pika.DeliveryMode.PERSISTENT
@@ -107,23 +100,7 @@ class RabbitQueue:
         )
 
     def close(self) -> None:
-        if not self._loop.is_closed:
-            with suppress(EngineUnavailable):
-                self._asked(self._connection.close())
-        self._loop.close()
-
-    def _all(self, works: Any) -> None:
-        async def every() -> None:
-            for work in works:
-                await work
-
-        self._asked(every())
-
-    def _asked(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return self._loop.wait(work)
-        except (AMQPError, OSError) as error:
-            raise EngineUnavailable(f"rabbitmq {self._name}: {error}") from error
+        self._asking.close(self._connection.close())
 
 
 def _name_of(message: AbstractIncomingMessage) -> str:

@@ -1,6 +1,6 @@
 """Where outputs go: one file per kind, each behind the protocol of `../sink.py`.
 
 Owns: nothing of its own.
-May not know: what an output means.
+May not know: the form of an output; engines.
 Read next: `jsonl.py`.
 """

@@ -1,7 +1,7 @@
 """Outputs as lines of a file, which is cut to what was committed when a run goes on.
 
 Owns: the file's bytes, and that they are on the disk before anything is said of them.
-May not know: what a line means.
+May not know: the form of a line; engines.
 Read next: `../pipeline.py`.
 """
 

@@ -1,7 +1,7 @@
 """Outputs as a folder of Parquet files, one per step: the extra `data`.
 
 Owns: the files, whole or not there.
-May not know: what an output means.
+May not know: the form of an output; engines.
 Read next: `../pipeline.py`.
 """
 

@@ -1,7 +1,7 @@
 """Outputs as rows of a table: SQLite, or PostgreSQL by the extra `data`.
 
 Owns: the table, and that a row which is there already stays as it is.
-May not know: what an output means.
+May not know: the form of an output; engines.
 Read next: `../pipeline.py`.
 
 A row is the output's id and its JSON. The rows of a step are committed before the ledger says so: a
