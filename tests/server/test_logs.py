@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from firsthand.errors import InvalidRequest
 from firsthand.generation.child_log import MAX_LINES, Lines, give_out
 from firsthand.generation.frames import Logged
 from firsthand.observe.trace_context import TraceContext
 from firsthand.server.guard.call import CURRENT, Call, Caller
-from firsthand.server.logs import TextFormatter, configure_logging, tell
+from firsthand.server.logs import TextFormatter, configure_logging, tell, tell_lost
 from tests.server.guarded import AUTH, CHAT, guarded
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -119,3 +123,36 @@ def test_on_a_terminal_a_level_has_its_colour(
             logging.getLogger().addHandler(old)
     well, not_well = out.getvalue().splitlines()
     assert "\x1b" not in well and ("\x1b[33mWARNING" in not_well) == found
+
+
+def test_s_103_a_folder_has_a_file_of_each_host_and_process(
+    lines: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a folder that cannot be written any more costs those lines alone."""
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    try:
+        configure_logging("info", "json", io.StringIO(), tmp_path / "logs")
+        tell("x", "one")
+        (path,) = (tmp_path / "logs").iterdir()
+        assert path.name == f"{socket.gethostname()}-{os.getpid()}.log"
+        assert json.loads(path.read_text())["event"] == "x"
+        lost: list[int] = []
+        tell_lost(lambda: lost.append(1))
+        for handler in root.handlers:
+            if isinstance(handler, logging.FileHandler):
+                monkeypatch.setattr(handler.stream, "write", full)
+        tell("x", "two")
+        assert lost == [1]
+        monkeypatch.undo()
+        with pytest.raises(InvalidRequest, match="log_folder"):
+            configure_logging("info", "json", io.StringIO(), path / "under a file")
+    finally:
+        for handler in root.handlers[:]:
+            root.removeHandler(handler)
+            handler.close()
+        for handler in before:
+            root.addHandler(handler)
+
+
+def full(text: str) -> int:
+    raise OSError(28, "No space left on device")

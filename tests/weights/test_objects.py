@@ -14,6 +14,7 @@ import pytest
 
 from firsthand.config import Environment, read_environment
 from firsthand.errors import DownloadFailed, InvalidRequest, ModelNotFound, UnsupportedModel
+from firsthand.server.setting_sources import read_settings
 from firsthand.weights import catalogue, object_ranges
 from firsthand.weights.catalogue import Source, pull, remove_model, resolve
 from firsthand.weights.listing import list_models
@@ -204,6 +205,23 @@ def test_what_is_not_there(server: ObjectServer, env: Environment) -> None:
     server.on_get = lambda key, count: 403
     with pytest.raises(DownloadFailed, match="no access"):
         fetch(env)
+
+
+def test_s_103_a_servers_settings_may_lie_in_a_bucket(
+    server: ObjectServer, env: Environment
+) -> None:
+    server.put("team/serve.toml", b"max-num-seqs = 3\n")
+    server.put("team/serve.toml.old", b"max-num-seqs = 4\n")
+    found = read_settings({}, {}, f"s3://{BUCKET}/team/serve.toml")
+    assert found.settings.max_num_seqs == 3
+    assert found.origins["max_num_seqs"] == f"file s3://{BUCKET}/team/serve.toml"
+    with pytest.raises(ModelNotFound):
+        read_settings({}, {}, f"s3://{BUCKET}/team/serve")
+    with pytest.raises(InvalidRequest, match="--config"):
+        read_settings({}, {}, "s3://B/x")
+    server.put("team/large.toml", b"#" * ((1 << 20) + 1))
+    with pytest.raises(InvalidRequest, match="longer"):
+        read_settings({}, {}, f"s3://{BUCKET}/team/large.toml")
 
 
 def test_load_5_only_the_shards_of_the_index(server: ObjectServer, env: Environment) -> None:

@@ -25,7 +25,9 @@ MAX_MESSAGE_CHARS = 60
 def errors(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="JSON lines of a server; default: the input."),
+        typer.Argument(
+            metavar="[FILE]...", help="Logs of servers, or a folder of them; default: the input."
+        ),
     ] = None,
     since: Annotated[
         str, typer.Option(metavar="TIME", help="How far to look back: 90s, 5m, 2h, 7d.")
@@ -89,9 +91,14 @@ def _lines(files: list[Path]) -> Iterator[str]:
         raise InvalidRequest("FILE", message)
     if not files:
         yield from lines_of(sys.stdin)
-    for path in files:
+    for path in (one for file in files for one in _in(file)):
         try:
             with path.open(encoding="utf-8", errors="replace") as stream:
                 yield from lines_of(stream)
         except OSError as error:
             raise FirsthandError(f"{path}: {error.strerror}") from None
+
+
+def _in(path: Path) -> list[Path]:
+    """Of a folder the logs in it."""
+    return sorted(path.glob("*.log*")) if path.is_dir() else [path]

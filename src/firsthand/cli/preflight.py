@@ -84,7 +84,7 @@ def _items(
     from firsthand.release.record import is_release, model_path, read_release
 
     wanted = LoadOptions(**options.load_keywords(loading))
-    settings = None if config is None else read(config, {"model": [model]}).settings
+    settings = None if config is None else read(str(config), {"model": [model]}).settings
     folder = Path(model).resolve()
     path = str(model_path(folder, read_release(folder))) if is_release(folder) else model
     on_disk = OnDisk(path, wanted, settings, read_alert_settings(alerts))

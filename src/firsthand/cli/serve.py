@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, Signature
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,8 +18,12 @@ from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.errors import CapacityExceeded
 
 Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="A TOML file of settings; flags go before it."),
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A TOML file of settings, or s3://bucket/file; flags go before it.",
+    ),
 ]
 ConfigModels = Annotated[
     list[str] | None,
@@ -30,7 +33,7 @@ ConfigModels = Annotated[
 ]
 
 
-def serve(config: Path | None, given: Mapping[str, Any]) -> None:
+def serve(config: str | None, given: Mapping[str, Any]) -> None:
     """Serve models over HTTP, in the form of OpenAI's API."""
     with reported(), typed():
         from firsthand.server.logs import configure_logging
@@ -38,7 +41,7 @@ def serve(config: Path | None, given: Mapping[str, Any]) -> None:
 
         configured = read(config, given)
         settings = configured.settings
-        configure_logging(settings.log_level, settings.log_format)
+        configure_logging(settings.log_level, settings.log_format, folder=settings.log_folder)
         if settings.record_golden:
             from firsthand.server.recording import record
 
@@ -68,7 +71,7 @@ _FLAGS = {
 }
 
 
-def show(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
+def show(config: str | None, given: Mapping[str, Any], as_json: bool) -> None:
     """Print every setting, its value, and where that came from."""
     with reported(as_json):
         rows = list(read(config, given).rows())
@@ -81,7 +84,7 @@ def show(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
             )
 
 
-def check(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
+def check(config: str | None, given: Mapping[str, Any], as_json: bool) -> None:
     """Check the settings, the keys and the address, and begin nothing."""
     with reported(as_json):
         from firsthand.server.listening import check_certificates, check_exposure
@@ -100,14 +103,14 @@ def check(config: Path | None, given: Mapping[str, Any], as_json: bool) -> None:
             print(f"ok; {len(keys.callers)} keys; models: {', '.join(models) or 'none'}")
 
 
-def read(config: Path | None, given: Mapping[str, Any]) -> Any:
+def read(config: str | None, given: Mapping[str, Any]) -> Any:
     """The settings of all sources. Raises InvalidRequest."""
     from firsthand.config import service_variables
     from firsthand.server.setting_sources import read_settings
 
     variables = service_variables()
     if config is None and variables.get("FIRSTHAND_CONFIG"):
-        config = Path(variables["FIRSTHAND_CONFIG"])
+        config = variables["FIRSTHAND_CONFIG"]
     return read_settings(given, variables, config)
 
 

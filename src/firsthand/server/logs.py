@@ -4,19 +4,25 @@ Owns: the fields and their order, the line of a request, which level is logged.
 May not know: prompts, answers, keys: nothing that could hold one is ever given to it.
 Read next: `guard/call.py`, the facts of a request.
 
-On a terminal the same lines are told in words. Lines of libraries join the stream.
+On a terminal the same lines are told in words. Lines of libraries join the stream. With a folder
+they are kept there too, in a file of this host and process, so that many servers may share it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any, TextIO
 
 from firsthand.config import read_environment
+from firsthand.errors import InvalidRequest
 from firsthand.generation.child_log import frames_of
 from firsthand.observe.probes import is_probe
 from firsthand.observe.records import Record
@@ -31,23 +37,42 @@ _NOT_WORTH_A_LINE = ("socket.send() raised exception.", "Invalid HTTP request re
 COLOURS = {logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}  # of a terminal
 RARELY_S = 60.0
 MAX_TOLD = 100  # different messages
+FILE_BYTES, NUM_FILES = 64 << 20, 4  # of one process in a folder; the oldest goes
 _FACTS = "facts"  # attribute of a record: what goes into the line beside the message
 
 
-def configure_logging(level: str, form: str, stream: TextIO | None = None) -> logging.Handler:
-    """One handler for everything, in place of what was there. `form`: auto, json or text."""
+def configure_logging(
+    level: str, form: str, stream: TextIO | None = None, folder: Path | None = None
+) -> logging.Handler:
+    """One handler for everything, in place of what was there, and one for a folder. `form`: auto,
+    json or text. Raises InvalidRequest: the folder cannot be written."""
     out = sys.stderr if stream is None else stream
     handler = Quiet(out)
     as_text = form == "text" or (form == "auto" and out.isatty())
     colours = out.isatty() and read_environment().colour
     handler.setFormatter(TextFormatter(colours) if as_text else JsonFormatter())
+    handlers = [handler, *([] if folder is None else [_in_folder(folder)])]
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
-    root.addHandler(handler)
-    handler.addFilter(_is_worth_a_line)
-    handler.addFilter(_Rarely())
+        if isinstance(old, QuietFile):
+            old.close()
+    for one in handlers:
+        root.addHandler(one)
+        one.addFilter(_is_worth_a_line)
+        one.addFilter(_Rarely())
     set_level(level)
+    return handler
+
+
+def _in_folder(folder: Path) -> logging.Handler:
+    path = folder / f"{socket.gethostname()}-{os.getpid()}.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handler = QuietFile(path, "a", FILE_BYTES, NUM_FILES - 1, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest("log_folder", f"{path}: {error.strerror}") from error
+    handler.setFormatter(JsonFormatter())
     return handler
 
 
@@ -152,10 +177,17 @@ class Quiet(logging.StreamHandler[TextIO]):
             self.on_lost()
 
 
+class QuietFile(RotatingFileHandler):
+    """The same, of a file: the disk, or the way to it, may be gone."""
+
+    on_lost: Callable[[], None] | None = None
+    handleError = Quiet.handleError
+
+
 def tell_lost(on_lost: Callable[[], None] | None) -> None:
     """Call it for each line that cannot be written, from now on."""
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, Quiet):
+        if isinstance(handler, Quiet | QuietFile):
             handler.on_lost = on_lost
 
 

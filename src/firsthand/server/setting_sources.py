@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.checks import meant, nearest, shown
+from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
 from firsthand.server.configured import Configured
 from firsthand.server.profiles import PROFILES
 from firsthand.server.settings import PREFIX, SETTINGS, Setting, Settings
+from firsthand.weights.object_names import parse_object_id
 
 MAX_FILE_BYTES = 1 << 20
 _NOT_OURS = re.compile(r"(tcp|udp|sctp)://")  # what an orchestrator puts into NAME_PORT
 
 
 def read_settings(
-    flags: Mapping[str, Any], variables: Mapping[str, str], file: Path | None
+    flags: Mapping[str, Any], variables: Mapping[str, str], file: Path | str | None
 ) -> Configured:
     """Each setting from its first source. `flags` hold what was given only, under the setting's
     name; `variables` are those of the process.
@@ -56,7 +58,7 @@ def _sources(
     flags: Mapping[str, Any],
     variables: Mapping[str, str],
     content: Mapping[str, Any],
-    file: Path | None,
+    file: Path | str | None,
 ) -> Iterator[tuple[Any, str, str]]:
     """Each value that is given, how an error calls it, and its origin; the one that wins first."""
     if setting.name in flags:
@@ -68,13 +70,9 @@ def _sources(
         yield content[setting.name], f"{file}: {setting.name}", f"file {file}"
 
 
-def read_file(file: Path) -> dict[str, Any]:
-    """A TOML file's keys, as settings are called. Raises InvalidRequest."""
-    try:
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest("--config", f"{file}: {error.strerror}") from None
+def read_file(file: Path | str) -> dict[str, Any]:
+    """A TOML file's keys, as settings are called. Raises InvalidRequest, DownloadFailed."""
+    raw = _raw(str(file))
     if len(raw) > MAX_FILE_BYTES:
         raise InvalidRequest("--config", f"{file} is longer than {MAX_FILE_BYTES} bytes")
     try:
@@ -91,6 +89,20 @@ def read_file(file: Path) -> dict[str, Any]:
             raise InvalidRequest(f"{file}: {shown(key)}", "is given twice")
         found[name] = value
     return found
+
+
+def _raw(file: str) -> bytes:
+    """The file's bytes, or one more than it may have."""
+    object_id = parse_object_id(file, "--config")
+    if object_id is not None:
+        from firsthand.weights.objects import read_object
+
+        return read_object(object_id, read_environment(), MAX_FILE_BYTES)
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest("--config", f"{file}: {error.strerror}") from None
 
 
 def refuse_misspelt(variables: Mapping[str, str]) -> None:

@@ -315,6 +315,9 @@ class Settings:
     log_format: Annotated[
         str, About(Choice("auto", "json", "text"), "auto: text on a terminal, else JSON lines.")
     ] = "auto"
+    log_folder: Annotated[
+        Path | None, About(File(), "Write the log here too; many servers may share it.")
+    ] = None
 
     def __post_init__(self) -> None:
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):

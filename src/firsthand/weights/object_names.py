@@ -37,13 +37,13 @@ class ObjectId:
         return f"{SCHEME}{self.bucket}/{self.prefix}"
 
 
-def parse_object_id(model: str) -> ObjectId | None:
+def parse_object_id(model: str, field: str = "model") -> ObjectId | None:
     """None for what does not begin with s3://. Raises InvalidRequest for what is no address."""
     if not model.startswith(SCHEME):
         return None
     bucket, _, prefix = model.removeprefix(SCHEME).rstrip("/").partition("/")
     if not _BUCKET.fullmatch(bucket) or ".." in bucket or not is_safe_file(prefix):
-        raise InvalidRequest("model", f"{shown(model)} is not s3://bucket/prefix")
+        raise InvalidRequest(field, f"{shown(model)} is not s3://bucket/prefix")
     return ObjectId(bucket, prefix)
 
 

@@ -1,4 +1,5 @@
-"""Models from object storage: `s3://bucket/prefix`, fetched in parallel ranges into our cache.
+"""Models from object storage: `s3://bucket/prefix`, fetched in parallel ranges into our cache; and
+a small object by itself, such as a server's settings.
 
 Owns: which objects are a model, the order of writing.
 May not know: how a range is asked for (`object_ranges.py`), what is inside a file.
@@ -61,6 +62,21 @@ def pull_objects(
         except OSError as error:
             raise DownloadFailed(f"{object_id}: cannot write below {env.home}: {error}") from error
     raise DownloadFailed(f"{object_id}: {changed}, again and again; nothing of it is used")
+
+
+def read_object(object_id: ObjectId, env: Environment, most_bytes: int) -> bytes:
+    """A small object, of that name alone; of a larger one a byte more. Raises DownloadFailed,
+    ModelNotFound."""
+    bucket = open_bucket(object_id.bucket, env.s3_endpoint)
+    found = patiently(str(object_id), lambda: bucket.list(object_id.prefix, MAX_OBJECTS))
+    one = next((one for one in found if one.key == object_id.prefix), None)
+    if one is None:
+        raise ModelNotFound(f"{object_id}: the bucket has no such object")
+    stop = min(one.num_bytes, most_bytes + 1)
+    try:
+        return patiently(str(object_id), lambda: bucket.read(one.key, 0, stop, one.etag))
+    except ObjectChanged as error:
+        raise DownloadFailed(f"{object_id}: {error}") from error
 
 
 def _pull_version(
