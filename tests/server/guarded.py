@@ -113,7 +113,9 @@ def guarded(script: Script | None = None, **values: object) -> Iterator[Guarded]
         port = listeners[0].getsockname()[1]
         ready.append(Guarded(port, running, service, asyncio.get_running_loop()))
         asyncio.get_running_loop().call_later(0.02, started.set)
+        running.stored.start(running.guard)
         await server[0].serve(sockets=listeners)
+        await asyncio.to_thread(running.stored.close)
 
     def work() -> None:
         try:

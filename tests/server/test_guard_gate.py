@@ -292,6 +292,19 @@ def test_o_4_a_deadline_that_the_queue_cannot_meet_is_refused_at_the_door() -> N
     assert unhurried.deadline_s == clock() + gate.bounds.request_timeout_s
 
 
+def test_who_waits_for_an_answer_does_not_wait_behind_background_work() -> None:
+    clock = Clock()
+    gate, tickets = measured(clock, Bounds(max_running=1, max_waiting=500, shed=False))
+    for ticket in tickets:
+        ticket.close()
+    background = replace(WORK, priority=Priority.BACKGROUND)
+    for _ in range(8):
+        gate.admit(call(clock), [background])
+    late = refusal(gate, clock, replace(background, timeout_s=4.0))
+    assert late.code == "deadline_exceeded"
+    gate.admit(call(clock), [replace(WORK, timeout_s=4.0)])
+
+
 def test_a_queue_that_takes_too_long_is_full() -> None:
     clock = Clock()
     gate, _ = measured(clock, Bounds(max_running=1, max_waiting=500, max_wait_s=5.5, shed=False))

@@ -91,7 +91,8 @@ def run_batch(
         if (model is None) == (url is None):
             raise InvalidRequest("model", "takes --model, to load it here, or --url of a server")
         given = {"model": model, "url": url, "name": name, "width": width}
-        job = batch_job(source, sink, {key: value for key, value in given.items() if value})
+        engine = {key: value for key, value in given.items() if value}
+        job = batch_job(source.absolute(), sink.absolute(), engine, Path.cwd())
         how = How(resume, _checked(limit), tell_progress())
         outcome = run_job(job, engine_of(job, api_key), how, BatchForm)
         _show(job, outcome, as_json)

@@ -2,7 +2,7 @@
 
 Owns: how source, stages, engine, sink and ledger are put together, and what a crash costs a record
 that may have caused it.
-May not know: what any of them does inside.
+May not know: the syntax of a source, sockets, models.
 Read next: `pipeline.py`.
 
 Whoever dies three times without getting on reads one record at a time, and writes down which before
@@ -63,11 +63,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """`limit`: so many records in this run; None: all."""
+    """`limit`: so many records in this run; None: all. `one_model`: what answers may not change
+    between two runs that write one output."""
 
     resume: bool = False
     limit: int | None = None
     tell: Tell = lambda progress: None
+    one_model: bool = True
 
 
 def run_job(
@@ -108,6 +110,8 @@ def _run(
     if open_engine is not None and not over:
         engine = opened.enter_context(closing(open_engine()))
         facts = facts_of(engine, job.file.engine.name if job.file.engine is not None else None)
+        if not how.one_model:
+            ledger.set_fact("model", None)
         _check_fact(ledger, "model", facts.to_dict())
     careful = starts >= MAX_TRIES or ledger.fact("alone") is not None
     ledger.set_fact("starts", starts)

@@ -17,10 +17,12 @@ from firsthand.server.boundary import Boundary
 from firsthand.server.counting import Counting
 from firsthand.server.house import House
 from firsthand.server.openapi import document
+from firsthand.server.routes.batches import batches_router
 from firsthand.server.routes.chat import chat_router
 from firsthand.server.routes.completions import completions_router
 from firsthand.server.routes.documents import documents_router
 from firsthand.server.routes.embeddings import embeddings_router
+from firsthand.server.routes.files import files_router
 from firsthand.server.routes.live import live_router
 from firsthand.server.routes.models import models_router
 from firsthand.server.routes.operations import operations_router
@@ -30,6 +32,7 @@ from firsthand.server.routes.requests import requests_router
 from firsthand.server.routes.responses import responses_router
 from firsthand.server.routes.tokens import tokens_router
 from firsthand.server.sse import Unwound
+from firsthand.server.wire.batches import BatchBody
 from firsthand.server.wire.chat import ChatBody
 from firsthand.server.wire.completions import CompletionBody
 from firsthand.server.wire.embeddings import EmbeddingsBody
@@ -39,7 +42,7 @@ from firsthand.server.wire.responses import ResponsesBody
 from firsthand.server.wire.tokens import DetokenizeBody, TokenizeBody
 
 BODIES = (
-    *(ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody),
+    *(BatchBody, ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody),
     *(PaceBody, PredictBody, ResponsesBody, TokenizeBody),
 )
 
@@ -81,6 +84,8 @@ def build_routes(house: House) -> FastAPI:
         models_router(house),
         responses_router(house),
         predict_router(house),
+        files_router(house),
+        batches_router(house),
         tokens_router(house),
         operations_router(house),
         requests_router(house),

@@ -21,12 +21,14 @@ from firsthand.observe.metrics import Metrics
 from firsthand.observe.recorder import Recorder
 from firsthand.server.asking import Admission, OpenDoor
 from firsthand.server.canary import Canaries
+from firsthand.server.contract import DoorContract, contract_of
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.call import call_of
 from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Checks
 from firsthand.server.sse import StreamSettings
+from firsthand.server.stored.stored import Stored
 from firsthand.text.tool_calls import ToolFormat
 from firsthand.values import dataclass
 
@@ -43,7 +45,8 @@ class House:
     text becomes a vector. `entrance` None: the engines are there, and stay. `adapters` are
     those of the names that call for an adapter of their service, with the model that it belongs
     to. `failures` is where records of failed requests are kept; None: nowhere. `demo`: whoever
-    watches may hold an engine back. `drill_age_s`: since a rollback was drilled."""
+    watches may hold an engine back. `drill_age_s`: since a rollback was drilled. `stored` are files
+    and batches; `contract` is what a text must be."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -64,6 +67,8 @@ class House:
     canaries: Canaries = field(default_factory=Canaries)
     alerts: RecentAlerts = field(default_factory=RecentAlerts)
     demo: bool = False
+    stored: Stored = field(default_factory=Stored)
+    contract: DoorContract = field(default_factory=lambda: contract_of(None))
 
     @property
     def models(self) -> list[Service]:

@@ -124,6 +124,7 @@ def tell_request(
         "request_id": call.request_id,
         "model": call.model,
         "manifest": call.manifest,
+        "contract": call.contract,
         "method": scope["method"],
         "endpoint": _endpoint(scope),
         "status": status,

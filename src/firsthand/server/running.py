@@ -44,6 +44,7 @@ from firsthand.release.store import Store
 from firsthand.server.app import build_app
 from firsthand.server.canary import Canaries, Canary
 from firsthand.server.configured import Configured, changed
+from firsthand.server.contract import contract_of
 from firsthand.server.ending import Ends, ends_of
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.admission import GateAdmission
@@ -67,6 +68,7 @@ from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
 from firsthand.server.selfchecks import SelfChecks, selfchecks_of
 from firsthand.server.settings import MAX_BODY_BYTES, Settings
 from firsthand.server.sse import StreamSettings
+from firsthand.server.stored.stored import Stored, stored_of
 from firsthand.server.succession import Succession, names_of, succession_of
 from firsthand.text.tool_calls import FORMAT_NAMES
 from firsthand.values import dataclass
@@ -94,6 +96,7 @@ class Serving:
     selfchecks: SelfChecks
     succession: Succession
     canaries: Canaries
+    stored: Stored
     handover: Handover | None = None  # once it listens
 
     @property
@@ -237,6 +240,7 @@ class Serving:
     def begin_drain(self, why: str) -> int:
         """The number of requests that are open."""
         self.lifecycle.begin_drain(why)
+        self.stored.stop()
         self.stopping.set()
         return self.gate.num_open
 
@@ -308,14 +312,14 @@ def assemble(
         version=VERSION,
         pooling=settings.pooling,
         tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
-        reasoning_fields=REASONING_FIELDS
-        if settings.reasoning_field == "both"
-        else (settings.reasoning_field,),
+        reasoning_fields=_reasoning_fields(settings),
         entrance=Entrance(registry, selfchecks.by_name, gate),
         adapters=adapters,
         recorder=ends.recorder,
         failures=ends.failures.folder,
         demo=settings.demo,
+        stored=stored_of(settings),
+        contract=contract_of(settings.contract),
         drill_age_s=release_gauges.age_s,
     )
     lifecycle.add_to(house.checks)
@@ -334,12 +338,18 @@ def assemble(
     collectors = (own, house.canaries, release_gauges, LoadedModels(registry))
     _register(metrics, settings, *collectors, QueueAges(ends.recorder))
     succession = succession_of(registry, house, selfchecks, lambda: running[0].settings)
-    parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends)
+    parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends, selfchecks)
     house.canaries.end = lambda canary: succession.end_canary(canary.new)
-    running.append(Serving(configured, reread, *parts, selfchecks, succession, house.canaries))
+    kept = (house.canaries, house.stored)
+    running.append(Serving(configured, reread, *parts, succession, *kept))
     running[0].set_bounds()
     registry.listen = running[0].on_model
     return running[0]
+
+
+def _reasoning_fields(settings: Settings) -> tuple[str, ...]:
+    named = settings.reasoning_field
+    return REASONING_FIELDS if named == "both" else (named,)
 
 
 def _register(metrics: Metrics, settings: Settings, *collectors: Collector) -> None:
@@ -364,7 +374,7 @@ def around(running: Serving) -> Any:
     return CORSMiddleware(
         running.guard,
         allow_origins=origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["x-request-id", "retry-after"],
     )

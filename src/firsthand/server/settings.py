@@ -282,7 +282,22 @@ class Settings:
     require_idempotency_key: Annotated[
         bool, About(Switch(), "Refuse generating requests without one.", reloads=True)
     ] = False
+    # What is kept for callers
+    files_folder: Annotated[
+        Path | None, About(File(), "Keep files and batches here; default: there are none.")
+    ] = None
+    files_size: Annotated[
+        int, About(Bytes(1 << 10, 1 << 50), "Of all files and batches together.")
+    ] = 4 << 30
+    max_file_size: Annotated[int, About(Bytes(1 << 10, 1 << 40), "Of one file.")] = 200 << 20
+    files_expiry: Annotated[
+        float, About(Seconds(0, 10**9), "After which a file goes; 0: never.")
+    ] = 30 * 86400.0
     # Operation
+    contract: Annotated[
+        str | None,
+        About(Text(), "What a text must be, module:Class or file.py:Class; see docs/data.md."),
+    ] = None
     admin_socket: Annotated[
         Path | None,
         About(File(), "A Unix socket for drain, reload, sleep, wake_up, ps, chaos; default: none."),

@@ -104,6 +104,7 @@ async def _serve(
                 await asyncio.sleep(0.001)
             taken.obey(running.on_signal, running.end_at_once)
             taken.arrived()
+        running.stored.start(running.guard)
         await asyncio.wait((ready, stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
         if ready.done() and not stopping.done():
             ready.result()  # a failed load ends the server
@@ -112,6 +113,7 @@ async def _serve(
     finally:
         logging.getLogger().removeHandler(lines)
         tell_lost(None)
+        running.stored.stop()
         for server, _ in servers:
             server.should_exit = server.force_exit = True
         for task in (watching, ready, stopping):
@@ -123,6 +125,7 @@ async def _serve(
 async def _end(running: Serving, servers: Sequence[uvicorn.Server]) -> int:
     """The drain. The exit code."""
     running.lifecycle.begin_drain("the listener ended")
+    await asyncio.to_thread(running.stored.close)
     if running.successor is not None:
         await asyncio.sleep(AFTER_S)
     await running.lifecycle.drained()

@@ -19,6 +19,7 @@ from firsthand.values import dataclass
 
 CALL = "call"  # its name in the ASGI scope's state
 GATE = "gate"
+OWN_CALLER = "own_caller"  # there: who asks from within this server, in whose name
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Quota:
 class Caller:
     """Who asks. `key_id` is a hash's beginning, never the key; empty where there are no keys.
 
-    `cache_salt` keeps callers from finding each other's cached prefixes by their speed.
+    `cache_salt` keeps callers from finding each other's cached prefixes by their speed. `account`:
+    whose rates and shares it takes, where they are not the key's own.
     """
 
     key_id: str = ""
@@ -42,10 +44,11 @@ class Caller:
     cache_salt: str = ""
     highest_priority: Priority = Priority.URGENT
     quota: Quota = Quota()
+    account: str = ""
 
     @property
     def tenant(self) -> str:
-        return self.key_id
+        return self.account or self.key_id
 
 
 @dataclass(slots=True)
@@ -70,6 +73,7 @@ class Call:
     batch_max: int | None = None
     preemptions: int | None = None
     manifest: str | None = None
+    contract: str | None = None
     trace: TraceContext | None = None
     arrival: Arrival | None = None  # once something of it was submitted
     sent_bytes: int = 0

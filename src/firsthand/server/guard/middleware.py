@@ -18,7 +18,7 @@ import msgspec
 
 from firsthand.observe.trace_context import Headers, TraceContext, given_trace
 from firsthand.server.guard.access import Access, route_path, take_prefix_once
-from firsthand.server.guard.call import CALL, CURRENT, GATE, Call, Caller
+from firsthand.server.guard.call import CALL, CURRENT, GATE, OWN_CALLER, Call, Caller
 from firsthand.server.guard.gate import Gate
 from firsthand.server.guard.idempotency import Replies, read_key
 from firsthand.server.guard.incoming import (
@@ -55,6 +55,7 @@ GENERATING = frozenset(
         "/predict",
     }
 )
+STREAMED = frozenset({"/v1/files"})  # whose route reads the body itself, piece by piece
 JSON = b"application/json"
 
 
@@ -127,23 +128,24 @@ class Guard:
         check_head(target_bytes, scope["http_version"], headers, rules.limits)
         take_prefix_once(scope)
         path = route_path(scope)
-        call.caller = rules.access.caller(method, path, headers)
+        own: Caller | None = scope["state"].get(OWN_CALLER)
+        call.caller = own or rules.access.caller(method, path, headers)
         generates = method == "POST" and path in GENERATING
         begin_trace = self.begin_trace if generates else given_trace
         call.trace = begin_trace(headers, call.arrived_s)
         if generates:
             self.gate.check(call)
-        body = b""
-        if has_body(headers):
+        body, streamed = b"", method == "POST" and path in STREAMED
+        if has_body(headers) and not streamed:
             body = await receive_body(receive, headers, rules.limits)
             if _header(headers, b"content-type").lower().startswith(JSON):
                 check_json(body, rules.limits.max_json_depth)
-        key = self._idempotency_key(scope, generates, rules)
+        key = None if own is not None else self._idempotency_key(scope, generates, rules)
         scope.setdefault("state", {}).update({CALL: call, GATE: self.gate})
         scope["headers"] = [*_without(headers, REQUEST_ID), (REQUEST_ID, call.request_id.encode())]
         given = Given(body, receive)
         if key is None:
-            await self.app(scope, given, answer)
+            await self.app(scope, receive if streamed else given, answer)
         else:
             await self._once(scope, given, answer, call, key)
 
@@ -190,6 +192,8 @@ class Guard:
             level = self.gate.level(call.queue)
             if level:
                 yield "x-degradation-level", str(level)
+            if call.contract is not None:
+                yield "x-contract", call.contract
             if call.caller.key_id:
                 yield from self.gate.rates.headers(call.caller, self.gate.clock())
             if self.draining():

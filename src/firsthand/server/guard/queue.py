@@ -20,7 +20,7 @@ from firsthand.request import Priority
 from firsthand.server.guard.drain_rate import DrainRate, Fading
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.guard.shedding import Ladder, shed_field
-from firsthand.server.guard.work import Work
+from firsthand.server.guard.work import CLASSES, Work
 from firsthand.values import dataclass
 
 JITTER = 0.2  # so that those refused together do not come back together
@@ -117,13 +117,16 @@ class Queue:
     def expected_wait_s(self, num_more: int = 1, priority: Priority = Priority.NORMAL) -> float:
         """Of `num_more` places, were they asked for now; 0 where nothing has been measured. Also 0
         where nobody is ahead: what was measured may be of long ago, and if it refused all, nothing
-        would be measured again. Before an urgent one go other urgent ones, and as many as run."""
+        would be measured again. Ahead go those of its class and of higher ones, and as many as run.
+        """
         places = self._num_places
         if not places:
             return 0.0
-        if priority is Priority.URGENT:
-            others = sum(one.work.n for one in self._open if one.work.priority is not priority)
-            places -= max(0, others - self.bounds.max_running)
+        own = CLASSES.index(priority)
+        lower = sum(
+            place.work.n for place in self._open if CLASSES.index(place.work.priority) > own
+        )
+        places -= max(0, lower - self.bounds.max_running)
         ahead = places + num_more - self.bounds.max_running
         rate = self._drain.per_second
         return 0.0 if ahead <= 0 or rate is None else ahead / rate

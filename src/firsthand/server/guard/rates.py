@@ -116,13 +116,13 @@ class Rates:
 
     def _account(self, caller: Caller, now: float) -> _Account:
         """The account, filled up to now. A changed quota starts with full buckets."""
-        account = self._accounts.get(caller.key_id)
+        account = self._accounts.get(caller.tenant)
         quota = caller.quota
         if account is None or account.quota != quota:
             num_open = 0 if account is None else account.num_open
             requests = Bucket(quota.requests_per_minute, float(quota.requests_per_minute), now)
             tokens = Bucket(quota.tokens_per_minute, float(quota.tokens_per_minute), now)
-            account = self._accounts[caller.key_id] = _Account(quota, requests, tokens, num_open)
+            account = self._accounts[caller.tenant] = _Account(quota, requests, tokens, num_open)
         account.requests.fill(now)
         account.tokens.fill(now)
         return account

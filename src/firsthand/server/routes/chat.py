@@ -51,6 +51,7 @@ from firsthand.server.wire.chat import (
     ChatMessage,
     ChatReply,
     ChatTemplateInput,
+    Content,
     RenderReply,
 )
 from firsthand.text.tools import ToolUse
@@ -65,6 +66,7 @@ def chat_router(house: House) -> APIRouter:
     @router.post(CHAT, **described(ChatBody, ChatReply, "Answer a conversation", streams=True))
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, house.body_limits)
+        _check_contract(house, request, body)
         model, service = await house.enter(request, body.model)
         with naming(
             {
@@ -103,6 +105,23 @@ def chat_router(house: House) -> APIRouter:
         )
 
     return router
+
+
+def _check_contract(house: House, request: Request, body: ChatBody) -> None:
+    """Of what users say: the rest is the operator's own, or the model's."""
+    texts = [
+        (f"messages[{number}].content", _text(message.content))
+        for number, message in enumerate(body.messages)
+        if message.role == "user"
+    ]
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    house.contract.check_texts(request.scope, texts, (_limit_name(body), limit))
+
+
+def _text(content: Content | None) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.text for part in content or ())
 
 
 def plain_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

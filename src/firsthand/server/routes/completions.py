@@ -48,6 +48,7 @@ def completions_router(house: House) -> APIRouter:
     )
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, house.body_limits)
+        _check_contract(house, request, body)
         model, service = await house.enter(request, body.model)
         with naming({"ignore_end": "ignore_eos"}):
             options: Options = {**completion_options(body), **header_options(request)}
@@ -62,6 +63,19 @@ def completions_router(house: House) -> APIRouter:
         return await unless_gone(request, reply.whole(writing.manifest(service)))
 
     return router
+
+
+def _check_contract(house: House, request: Request, body: CompletionBody) -> None:
+    given = body.prompt
+    prompts = [("prompt", given)] if isinstance(given, str) else _placed(given)
+    texts = [(place, text) for place, text in prompts if isinstance(text, str)]
+    if len(texts) < len(prompts):
+        house.contract.refuse_ids(request.scope, "prompt")
+    house.contract.check_texts(request.scope, texts, ("max_tokens", body.max_tokens))
+
+
+def _placed(given: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(f"prompt[{number}]", one) for number, one in enumerate(given)]
 
 
 async def read_prompts(

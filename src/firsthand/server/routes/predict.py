@@ -46,13 +46,14 @@ def predict_router(house: House) -> APIRouter:
         given = body.options or PredictOptions()
         with naming({"model": "options.model"}):
             model, service = await house.enter(request, given.model)
+        texts, max_tokens = _checked(house, request, body, given)
         with naming(
             {name: f"options.{name}" for name in _NAMES}
             | {"prompt": "inputs", "max_tokens": "options.max_length"}
         ):
-            prompts = [await service.tokenize(text) for text in body.inputs]
+            prompts = [await service.tokenize(text) for text in texts]
             asked = Asked(PREDICT, model, service, Sampling())
-            options: Options = {**predict_options(given), **header_options(request)}
+            options: Options = {**predict_options(given, max_tokens), **header_options(request)}
             answers = submit(house, request, asked, prompts, options)
         completions = await unless_gone(request, answers.completions())
         reply = {
@@ -68,9 +69,26 @@ def predict_router(house: House) -> APIRouter:
     return router
 
 
-def predict_options(given: PredictOptions) -> Options:
+def _checked(
+    house: House, request: Request, body: PredictBody, given: PredictOptions
+) -> tuple[list[str], int]:
+    """The texts, each by the contract, and how many new tokens are wanted. Raises Refused."""
+    texts: list[str] = []
+    max_length = given.max_length
+    for number, text in enumerate(body.inputs):
+        record: dict[str, Any] = {"request_id": body.request_id, "text": text}
+        if given.max_length is not None:
+            record["max_length"] = given.max_length
+        places = {"text": f"inputs[{number}]", "max_length": "options.max_length"}
+        values = house.contract.check(request.scope, record, places)
+        texts.append(values["text"])
+        max_length = values.get("max_length", given.max_length)
+    return texts, DEFAULT_MAX_LENGTH if max_length is None else max_length
+
+
+def predict_options(given: PredictOptions, max_tokens: int) -> Options:
     named: dict[str, Any] = {name: getattr(given, name) for name in _NAMES}
     options: Options = {}
     options.update({name: value for name, value in named.items() if value is not None})  # type: ignore[typeddict-item]
-    options["max_tokens"] = DEFAULT_MAX_LENGTH if given.max_length is None else given.max_length
+    options["max_tokens"] = max_tokens
     return options

@@ -11,19 +11,19 @@ from typing import Annotated
 from pydantic import Field
 
 from firsthand.request import MAX_SEED, MAX_TOP_K, MIN_REPETITION_PENALTY
-from firsthand.server.wire.base import Name, Reply, StopString, Strict
+from firsthand.server.wire.base import MAX_TOKENS, Name, Reply, StopString, Strict
 from firsthand.text.stops import MAX_STOPS
 
 MAX_INPUTS = 256
-MAX_LENGTH = 2048
-DEFAULT_MAX_LENGTH = 256
+DEFAULT_MAX_LENGTH = 512  # where the contract says nothing of it
 
 
 class PredictOptions(Strict):
-    """The white list; anything else is refused by name. `max_length` counts new tokens."""
+    """The white list; anything else is refused by name. `max_length` counts new tokens; its range
+    is the contract's, and so is what a text or an id has to be."""
 
     model: Name | None = None
-    max_length: Annotated[int, Field(ge=1, le=MAX_LENGTH)] | None = None
+    max_length: Annotated[int, Field(ge=-MAX_TOKENS, le=MAX_TOKENS)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=MAX_TOP_K)] | None = None
@@ -33,7 +33,7 @@ class PredictOptions(Strict):
 
 
 class PredictBody(Strict):
-    request_id: Annotated[str, Field(min_length=1, max_length=128)]
+    request_id: Annotated[str, Field(max_length=128)]
     inputs: Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS)]
     options: PredictOptions | None = None
 
