@@ -35,9 +35,12 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 def test_every_promise_that_a_test_names_is_on_the_page() -> None:
     """Of overload, losses and operation: O-, G-, OPS- and R-; of models' files and numbers: LOAD-,
-    GGUF-, MODEL-, QUANT-, N-4 to N-6 and S-1 to S-10."""
+    GGUF-, MODEL-, QUANT-, N-4 to N-6 and S-1 to S-10; of data D-, DATA- and MQDB-."""
     pattern = re.compile(
         r"_(?:(?:o|g|ops|r|load|gguf|model|quant)_\d+|n_[4-6]|s_(?:[1-9]|10))(?=_)"
     )
-    missing = {one for one in FOUND if pattern.search(one[1])} - named()
+    of_data = re.compile(r"_(?:d|data|mqdb)_\d+(?=_)")
+    found = {one for one in FOUND if pattern.search(one[1])}
+    found |= {one for one in FOUND if one[0].startswith("data/") and of_data.search(one[1])}
+    missing = found - named()
     assert not missing

@@ -148,7 +148,7 @@ def main(arguments: list[str]) -> None:
         expected = (TYPED << 8, 0) if int(error) else (9,)
         try:
             outcome = run(job, resume=True)
-            complaint = _compared(job, content, wanted, outcome)
+            complaint = compared(job, content, wanted, outcome)
         except Exception as fault:
             complaint = repr(fault)
         if status not in expected:
@@ -159,7 +159,7 @@ def main(arguments: list[str]) -> None:
     print(json.dumps({"calls": num_calls, "tried": len(points), "wrong": wrong}))
 
 
-def _compared(job: Job, content: bytes, wanted: Outcome, found: Outcome) -> str:
+def compared(job: Job, content: bytes, wanted: Outcome, found: Outcome) -> str:
     """What came twice from a queue is a duplicate more; nothing else may differ."""
     if (job.folder / "out.jsonl").read_bytes() != content:
         return "another output"

@@ -1,6 +1,7 @@
 """Kill -9 and failing disks at every call that changes a file: nothing is lost, nothing is double.
 
-Owns: D-1, D-2, D-4, MQDB-3. May not know: how a point is killed. Read next: `killing.py`.
+Owns: D-1, D-2, D-3, D-6. May not know: how a point is killed. Read next: `killing.py`,
+`crash_states.py`.
 """
 
 from __future__ import annotations
@@ -55,10 +56,15 @@ def fast_folder() -> Iterator[Path]:
 
 def explore(shim: Path, folder: Path, kind: str, error: int, first: int, step: int) -> int:
     """How many points were tried; fails with what went wrong at each."""
+    found = preloaded(shim, "tests.data.killing", folder, kind, str(error), str(first), str(step))
+    assert found["wrong"] == [] and found["calls"] > 100
+    return int(found["tried"])
+
+
+def preloaded(shim: Path, module: str, folder: Path, *arguments: str) -> dict[str, Any]:
     environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    arguments = [str(shim), str(folder), kind, str(error), str(first), str(step)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.data.killing", *arguments],
+        [sys.executable, "-m", module, str(shim), str(folder), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -66,8 +72,7 @@ def explore(shim: Path, folder: Path, kind: str, error: int, first: int, step: i
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["wrong"] == [] and found["calls"] > 100, done.stderr
-    return int(found["tried"])
+    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,6 +86,23 @@ def test_d_1_killed_at_some_calls(shim: Path, fast_folder: Path, kind: str) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_d_1_killed_at_every_call(shim: Path, fast_folder: Path, kind: str) -> None:
     assert explore(shim, fast_folder, kind, 0, 0, 1) > 100
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "engine"])
+def test_d_3_some_states_that_a_power_cut_may_leave(
+    shim: Path, fast_folder: Path, kind: str
+) -> None:
+    seed = random.randrange(1000)
+    found = preloaded(shim, "tests.data.crash_states", fast_folder, kind, str(seed), "0.02")
+    assert found["wrong"] == [], seed
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_d_3_states_after_every_call(shim: Path, fast_folder: Path, kind: str) -> None:
+    found = preloaded(shim, "tests.data.crash_states", fast_folder, kind, "1", "1")
+    assert found["wrong"] == [] and found["states"] > 300
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ import pytest
 
 from firsthand.data.ledger import read_ledger
 from firsthand.data.running import How, Outcome, run_job, try_job
-from firsthand.errors import CapacityExceeded, EngineUnavailable, InvalidRequest, SourceRefused
+from firsthand.errors import (
+    BooksUnbalanced,
+    CapacityExceeded,
+    EngineUnavailable,
+    InvalidRequest,
+    SourceRefused,
+)
 from tests.data.jobs import Answers, ask, job_in, lines, outputs, prompt_of, with_engine
 
 
@@ -154,6 +161,16 @@ def test_d_10_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(SourceRefused, match="changed while"):
         run_job(job, lambda: Answers(rule), How())
     assert outputs(tmp_path) == []
+
+
+def test_d_6_books_that_do_not_balance_are_a_fault(tmp_path: Path) -> None:
+    """Whoever takes a row out of the ledger is found out."""
+    job = job_in(tmp_path, lines(*map(ask, range(10))))
+    run_job(job, None, How(limit=5))
+    with sqlite3.connect(job.ledger) as ledger:
+        ledger.execute("DELETE FROM outputs WHERE record = 2")
+    with pytest.raises(BooksUnbalanced, match="9 outputs"):
+        run_job(job, None, How(resume=True))
 
 
 def test_two_runs_at_once(tmp_path: Path) -> None:

@@ -47,8 +47,10 @@ def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @contextmanager
-def in_process(model: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.soak.in_process", str(model), str(NUM), str(TOKENS)]
+def in_process(
+    model: Path, num: int = NUM, tokens: int = TOKENS
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.soak.in_process", str(model), str(num), str(tokens)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
