@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from firsthand.quant.compensate import compensated, inverse_factor, output_error
+from firsthand.quant.compensate import (
+    DAMPING,
+    compensated,
+    inverse_factor,
+    output_error,
+    refitted,
+)
 from firsthand.quant.grid import Grid, nearest
 
 Floats = NDArray[np.float32]
@@ -55,6 +61,22 @@ def test_outputs_lose_less_than_by_the_nearest_codes(grid: Grid, seed: int) -> N
     ours = output_error(values - compensated(values, hessian, grid).decode(), hessian)
     plain = output_error(values - nearest(values, grid).decode(), hessian)
     assert ours < 0.7 * plain
+
+
+@pytest.mark.parametrize("grid", [Grid(3, 16, True), Grid(4, 32, False)], ids=str)
+def test_scales_that_suit_the_codes_lose_less_and_move_no_code(grid: Grid) -> None:
+    x = inputs(400, 96, 3)
+    values = np.random.default_rng(3).normal(0, 0.05, (24, 96)).astype(np.float32)
+    hessian = x.T @ x
+    damped = hessian + np.diag(DAMPING * np.diag(hessian))
+    before = nearest(values, grid)
+    after = refitted(values, hessian, before)
+    assert (after.codes == before.codes).all() and after.scales.dtype == before.scales.dtype
+    lost = [
+        np.einsum("nk,kl,nl->n", away, damped, away)
+        for away in (values - one.decode() for one in (before, after))
+    ]
+    assert (lost[1] <= lost[0] * 1.0001).all() and lost[1].sum() < 0.95 * lost[0].sum()
 
 
 def test_inputs_that_never_came_are_no_trouble() -> None:

