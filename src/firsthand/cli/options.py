@@ -135,7 +135,7 @@ class Loading:
         typer.Option(
             metavar="JSON",
             envvar="FIRSTHAND_SPECULATIVE_CONFIG",
-            help='Guess tokens, keep the right ones: {"method": "ngram"}, or "model": a draft.',
+            help='Guess tokens, keep the right ones: {"method": "ngram"}; default: none.',
         ),
     ] = None
 

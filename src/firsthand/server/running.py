@@ -301,27 +301,8 @@ def assemble(
     )
     gate.door = lifecycle.door
     gate.listen = _tell_level
-    services, adapters = names_of(registry, settings)
     release_gauges = ReleaseGauges(registry)
-    house = House(
-        services,
-        metrics,
-        admission=GateAdmission(gate),
-        body_limits=IncomingLimits(max_body_bytes=MAX_BODY_BYTES),  # the guard holds what is set
-        stream=StreamSettings(stall_s=settings.stall_timeout),
-        version=VERSION,
-        pooling=settings.pooling,
-        tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
-        reasoning_fields=_reasoning_fields(settings),
-        entrance=Entrance(registry, selfchecks.by_name, gate),
-        adapters=adapters,
-        recorder=ends.recorder,
-        failures=ends.failures.folder,
-        demo=settings.demo,
-        stored=stored_of(settings),
-        contract=contract_of(settings.contract),
-        drill_age_s=release_gauges.age_s,
-    )
+    house = _house_of(registry, settings, gate, metrics, ends, selfchecks, release_gauges)
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))
     guard = Guard(
@@ -345,6 +326,38 @@ def assemble(
     running[0].set_bounds()
     registry.listen = running[0].on_model
     return running[0]
+
+
+def _house_of(
+    registry: Registry,
+    settings: Settings,
+    gate: Gate,
+    metrics: Metrics,
+    ends: Ends,
+    selfchecks: SelfChecks,
+    release_gauges: ReleaseGauges,
+) -> House:
+    """What the routes know."""
+    services, adapters = names_of(registry, settings)
+    return House(
+        services,
+        metrics,
+        admission=GateAdmission(gate),
+        body_limits=IncomingLimits(max_body_bytes=MAX_BODY_BYTES),  # the guard holds what is set
+        stream=StreamSettings(stall_s=settings.stall_timeout),
+        version=VERSION,
+        pooling=settings.pooling,
+        tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
+        reasoning_fields=_reasoning_fields(settings),
+        entrance=Entrance(registry, selfchecks.by_name, gate),
+        adapters=adapters,
+        recorder=ends.recorder,
+        failures=ends.failures.folder,
+        demo=settings.demo,
+        stored=stored_of(settings),
+        contract=contract_of(settings.contract),
+        drill_age_s=release_gauges.age_s,
+    )
 
 
 def _reasoning_fields(settings: Settings) -> tuple[str, ...]:
