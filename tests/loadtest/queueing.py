@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import json
+import math
 import random
 import threading
 from collections.abc import Iterator
@@ -24,12 +25,14 @@ NUM_TOKENS = 4
 
 @dataclass(slots=True, eq=False)
 class Virtual:
-    """No time passes but its own. `max_waiting`: whoever comes while so many wait is refused."""
+    """No time passes but its own. `max_waiting`: whoever comes while so many wait is refused.
+    `slow_from_s`: from then on everything takes twice as long."""
 
     places: int
     service_s: float
     jitter: float = 0.0
     max_waiting: int | None = None
+    slow_from_s: float = math.inf
     now_s: float = 0.0
     seed: int = 0
 
@@ -54,7 +57,8 @@ class Virtual:
                 continue
             start_s = max(at_s, heapq.heappop(free))
             starts.append(start_s)
-            took_s = self.service_s * draw.uniform(1 - self.jitter, 1 + self.jitter)
+            slowness = 2 if self.now_s >= self.slow_from_s else 1
+            took_s = slowness * self.service_s * draw.uniform(1 - self.jitter, 1 + self.jitter)
             heapq.heappush(free, start_s + took_s)
             times = tuple(start_s + took_s * (k + 1) / NUM_TOKENS for k in range(NUM_TOKENS))
             found.append(Outcome(at_s, at_s, times[-1], times, 8, NUM_TOKENS))
@@ -120,14 +124,15 @@ async def _answer(
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
         await writer.drain()
         return
-    num_tokens = min(json.loads(body)["max_tokens"], NUM_TOKENS)
+    num_tokens = min(json.loads(body).get("max_tokens", NUM_TOKENS), NUM_TOKENS)
     writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     async with gate:
         for number in range(num_tokens):
             await asyncio.sleep(service_s / num_tokens)
             last = number == num_tokens - 1
             reason = "length" if last else None
-            _event(writer, {"choices": [{"text": " a", "finish_reason": reason}]})
+            text = {"text": " a", "delta": {"content": " a"}}  # as a completion, and as a chat
+            _event(writer, {"choices": [{**text, "finish_reason": reason}]})
     _event(writer, {"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": num_tokens}})
     _chunk(writer, b"data: [DONE]\n\n")
     writer.write(b"0\r\n\r\n")

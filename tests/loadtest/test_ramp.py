@@ -47,6 +47,14 @@ def test_no_knee_within_the_rates_that_are_allowed() -> None:
     assert max(step.rate for step in found.steps) == 100
 
 
+@pytest.mark.parametrize("slow_from_s", [10.0, 40.0, 80.0])
+def test_it_ends_in_time_where_the_machine_becomes_slower(slow_from_s: float) -> None:
+    server = Virtual(4, 0.1, slow_from_s=slow_from_s)
+    found = Climb(server.hold, server.clock, BUDGET_S).run()
+    assert server.now_s < 180
+    assert found.knee is None or found.knee.low < 40
+
+
 def test_too_few_requests_are_no_measurement() -> None:
     server = Virtual(1, 10.0)
     found = Climb(server.hold, server.clock, 60).run()

@@ -84,9 +84,9 @@ class Curve:
     knee: Knee
     steps: tuple[Step, ...]
 
-    def of(self, *kinds: str) -> list[Step]:
-        """Of one kind, or some, by their rates."""
-        return sorted([one for one in self.steps if one.kind in kinds], key=lambda one: one.rate)
+    def of(self, kind: str) -> list[Step]:
+        """Of one kind, by their rates."""
+        return sorted([one for one in self.steps if one.kind == kind], key=lambda one: one.rate)
 
     def at(self, name: str, rate: float) -> float:
         """One figure at a rate, evenly asked for; beyond what was fitted it is the nearest one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from firsthand.loadtest.curve import BURSTS, FIT, RAMP, Curve
+from firsthand.loadtest.curve import BURSTS, FIT, Curve
 
 LATENCIES = {
     "p99_e2el_ms": ("answer, P99", "#1f77b4", "-"),
@@ -34,7 +34,7 @@ def figure_of(curve: Curve) -> Any:
 
     figure = Figure(figsize=(8.0, 7.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    steps = curve.of(RAMP, FIT)
+    steps = curve.of(FIT)
     rates = [one.rate for one in steps]
     knee = curve.knee
     above.plot(rates, rates, color="0.7", linewidth=1, label="asked for")

@@ -34,7 +34,7 @@ from firsthand.values import dataclass
 Hold = Callable[[float, float, float], Sequence[Outcome]]  # rate, seconds, burstiness
 SHARES = (0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5)  # of what the server can, about
 PASSES = 2  # up, and down again
-BURST_SHARES = (0.5, 0.7, 0.8, 0.9)  # of the lower end of the knee
+BURST_SHARES, LEAST_BURSTS = (0.5, 0.9, 0.8, 0.7), 2  # of the lower end of the knee
 POISSON = 1.0  # a burstiness
 LONE_REQUESTS = 3
 ANSWERS_LONG, ANSWERS_SHORT = 6, 4  # a step's length, in lone answers, if there is time
@@ -76,21 +76,9 @@ class Climb:
         until_s = self.clock() + self.budget_s
         alone = [self._lone() for _ in range(LONE_REQUESTS + 1)][1:]  # the first one warms up
         answer_s = statistics.median(one.e2el_s for one in alone)
-        ramp_s = _within(ANSWERS_LONG * answer_s, self.budget_s * RAMP_SHARE)
-        steps, rate = [], 1 / answer_s
-        while True:
-            outcomes = self.hold(rate, ramp_s, CONSTANT)
-            steps.append(self._step(outcomes, rate, ramp_s))
-            if has_fallen_behind(outcomes, rate, ramp_s):
-                break
-            if rate >= self.max_rate:
-                why = f"latency does not turn up to {rate:.4g} requests a second"
-                return _ramp(steps, None, why, alone)
-            if self.clock() + 2 * ramp_s > until_s:
-                why = f"latency has not turned at {rate:.3g} requests a second, and {MORE_TIME}"
-                return _ramp(steps, None, why, alone)
-            rate = min(2 * rate, self.max_rate)
-        most = pace(outcomes) or rate
+        steps, most, why = self._ramp(answer_s, until_s)
+        if why:
+            return _found(steps, None, why, alone)
         passes = PASSES
         step_s = self._step_s(until_s, answer_s, passes)
         if step_s < ANSWERS_SHORT * answer_s:
@@ -98,26 +86,51 @@ class Climb:
             step_s = self._step_s(until_s, answer_s, passes)
         if most * step_s < LEAST_REQUESTS:
             why = f"{most:.3g} requests a second are few in a step of {step_s:.2g} s: {MORE_TIME}"
-            return _ramp(steps, None, why, alone)
-        around = [
-            replace(
-                self._step(self.hold(most * share, step_s, CONSTANT), most * share, step_s),
-                kind=AGAIN,
-            )
-            for number in range(passes)
-            for share in (reversed(SHARES) if number % 2 else SHARES)
-        ]
+            return _found(steps, None, why, alone)
+        around = self._around(most, step_s, passes, until_s)
         fitted = agreed(around)
         steps += [*around, *fitted]
         knee = knee_of([one.rate for one in fitted], [one.judged_ms for one in fitted])
-        why = f"latency has no clear turn around {most:.3g} requests a second; {MORE_TIME}"
         if knee is None:
-            return _ramp(steps, None, why, alone)
+            why = f"latency has no clear turn around {most:.3g} requests a second; {MORE_TIME}"
+            return _found(steps, None, why, alone)
+        return _found([*steps, *self._bursts(knee.low, step_s, until_s)], knee, "", alone)
+
+    def _ramp(self, answer_s: float, until_s: float) -> tuple[list[Step], float, str]:
+        """The steps, about what the server can, and why there is no knee, if there is none."""
+        ramp_s = _within(ANSWERS_LONG * answer_s, self.budget_s * RAMP_SHARE)
+        steps, rate = [], min(1 / answer_s, self.max_rate)
+        while True:
+            outcomes = self.hold(rate, ramp_s, CONSTANT)
+            steps.append(self._step(outcomes, rate, ramp_s))
+            if has_fallen_behind(outcomes, rate, ramp_s):
+                return steps, pace(outcomes) or rate, ""
+            if rate >= self.max_rate:
+                return steps, rate, f"latency does not turn up to {rate:.4g} requests a second"
+            if self.clock() + 2 * ramp_s > until_s:
+                why = f"latency has not turned at {rate:.3g} requests a second, and {MORE_TIME}"
+                return steps, rate, why
+            rate = min(2 * rate, self.max_rate)
+
+    def _around(self, most: float, step_s: float, passes: int, until_s: float) -> list[Step]:
+        """A second pass ends early where the server is slower than it seemed: each rate has a step
+        by then."""
+        found: list[Step] = []
+        for number in range(passes):
+            for share in reversed(SHARES) if number % 2 else SHARES:
+                if number and self.clock() > until_s - 2 * LEAST_BURSTS * step_s:
+                    return found
+                step = self._step(self.hold(most * share, step_s, CONSTANT), most * share, step_s)
+                found.append(replace(step, kind=AGAIN))
+        return found
+
+    def _bursts(self, rate: float, step_s: float, until_s: float) -> list[Step]:
+        found: list[Step] = []
         for share in BURST_SHARES:
-            rate = knee.low * share
-            step = self._step(self.hold(rate, step_s, POISSON), rate, step_s)
-            steps.append(replace(step, kind=BURSTS))
-        return _ramp(steps, knee, "", alone)
+            if len(found) < LEAST_BURSTS or self.clock() <= until_s:
+                step = self._step(self.hold(rate * share, step_s, POISSON), rate * share, step_s)
+                found.append(replace(step, kind=BURSTS))
+        return found
 
     def _step_s(self, until_s: float, answer_s: float, passes: int) -> float:
         """So that all of them end in time, with what queued above the knee answered, too."""
@@ -171,7 +184,8 @@ def agreed(steps: Sequence[Step]) -> list[Step]:
     the others do: what else a machine does can only delay."""
     pairs = [[one for one in steps if one.rate == rate] for rate in {one.rate for one in steps}]
     apart = [max(pair, key=_judged).judged_ms - min(pair, key=_judged).judged_ms for pair in pairs]
-    limit = HICCUP * statistics.median(apart)
+    of_two = [far for pair, far in zip(pairs, apart, strict=True) if len(pair) > 1]
+    limit = HICCUP * statistics.median(of_two or [0.0])
     return sorted(
         (
             _mean([min(pair, key=_judged)] if far > limit else pair)
@@ -226,7 +240,7 @@ def _within(wanted_s: float, most_s: float) -> float:
     return max(SHORTEST_S, min(wanted_s, most_s, LONGEST_S))
 
 
-def _ramp(steps: Sequence[Step], knee: Knee | None, why: str, alone: Sequence[Outcome]) -> Ramp:
+def _found(steps: Sequence[Step], knee: Knee | None, why: str, alone: Sequence[Outcome]) -> Ramp:
     return Ramp(
         tuple(steps),
         knee,
