@@ -50,9 +50,17 @@ def test_too_little_is_refused(passages: str) -> None:
         ("  \n", "is empty"),
         ("the same line, again and again.\n" * 2_000, "repeats itself"),
         (passages[:1_500], r"has 1\d{3} tokens; it takes 2048"),
+        ("hi", "has 2 tokens; it takes 2048"),
+        ("\0" * 50_000, "repeats itself"),
     ):
         with pytest.raises(InvalidRequest, match=message):
             calibration_of(text, by_byte, 4_096, 512)
+
+
+@pytest.mark.parametrize("num_tokens", [-5, 0, 2_047])
+def test_fewer_tokens_than_are_needed_cannot_be_asked_for(passages: str, num_tokens: int) -> None:
+    with pytest.raises(InvalidRequest, match="calibration_tokens: "):
+        calibration_of(passages, by_byte, num_tokens, 512)
 
 
 def test_the_set_is_its_hash(passages: str) -> None:

@@ -1,25 +1,18 @@
-"""A manifest in other tools' forms: ModelPack in OCI's layout, and a CycloneDX ML-BOM."""
+"""A manifest in another tool's form: a CycloneDX ML-BOM."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from firsthand.canonical import canonical
 from firsthand.cli.micro_model import write_micro_model
-from firsthand.errors import BadHash, InvalidRequest
-from firsthand.weights.manifest import Manifest, files_of, read_manifest
+from firsthand.weights.manifest import Manifest, read_manifest
 from firsthand.weights.manifest_writing import Told, make_manifest, write_manifest
 from firsthand.weights.ml_bom import VERSION, ml_bom
-from firsthand.weights.model_pack import ARTIFACT, CONFIG, FILE_PATH, write_model_pack
 from firsthand.weights.sums import Sums
-from firsthand.weights.verifying import verify
 
 TOLD = Told(
     name="micro",
@@ -79,64 +72,3 @@ def test_the_bill_names_every_file_and_what_the_model_was_made_of(model: Path) -
     assert card["modelParameters"]["datasets"] == [{"ref": data["bom-ref"]}]
     assert data["hashes"][0]["content"] == "ab" * 32
     assert component["pedigree"]["ancestors"][0]["name"] == "12" * 32
-
-
-def blob(folder: Path, described: dict[str, Any]) -> bytes:
-    """Its content, whose size and hash are those that were said."""
-    algorithm, sha256 = described["digest"].split(":")
-    content: bytes = (folder / "blobs" / algorithm / sha256).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == sha256
-    assert len(content) == described["size"]
-    return content
-
-
-def test_a_model_pack_is_an_oci_layout_with_every_file(model: Path, tmp_path: Path) -> None:
-    folder, back = tmp_path / "pack", tmp_path / "back"
-    digest = write_model_pack(model, manifest_of(model), folder)
-    assert json.loads((folder / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
-    (described,) = json.loads((folder / "index.json").read_bytes())["manifests"]
-    assert described["digest"] == digest
-    found = json.loads(blob(folder, described))
-    assert found["artifactType"] == ARTIFACT
-    assert found["config"]["mediaType"] == CONFIG
-    config = json.loads(blob(folder, found["config"]))
-    assert config["descriptor"]["revision"] == manifest_of(model).sha256
-    assert config["config"]["format"] == "safetensors"
-    assert config["modelfs"]["diffIds"] == [one["digest"] for one in found["layers"]]
-    kinds = {}
-    for layer in found["layers"]:
-        name = layer["annotations"][FILE_PATH]
-        kinds[name] = layer["mediaType"].removeprefix("application/vnd.cncf.model.")
-        back.mkdir(exist_ok=True)
-        (back / name).write_bytes(blob(folder, layer))
-    assert kinds["model.safetensors"] == "weight.v1.raw"
-    assert kinds["tokenizer.json"] == "weight.config.v1.raw"
-    assert kinds["README.md"] == "doc.v1.raw"
-    assert verify(back, Sums(None)) == manifest_of(model)
-    with pytest.raises(InvalidRequest, match="not empty"):
-        write_model_pack(model, manifest_of(model), folder)
-
-
-def test_a_model_pack_of_one_file(tmp_path: Path) -> None:
-    model = tmp_path / "small.gguf"
-    model.write_bytes(b"GGUF and the rest")
-    manifest = make_manifest(model, Told(), Sums(None))
-    write_model_pack(model, manifest, tmp_path / "pack")
-    model.write_bytes(b"GGUF and the Rest")
-    with pytest.raises(BadHash, match=r"small\.gguf: its hash is"):
-        write_model_pack(model, manifest, tmp_path / "again")
-    assert dict(files_of(model)).keys() == {"small.gguf"}
-
-
-@pytest.mark.oracle
-def test_skopeo_copies_a_model_pack(model: Path, tmp_path: Path) -> None:
-    """As to a registry."""
-    skopeo = shutil.which("skopeo")
-    if skopeo is None:
-        pytest.skip("skopeo is not here")
-    folder, copy = tmp_path / "pack", tmp_path / "copy"
-    digest = write_model_pack(model, manifest_of(model), folder)
-    command = [skopeo, "copy", "--insecure-policy", f"oci:{folder}:1.2", f"oci:{copy}:1.2"]
-    subprocess.run(command, check=True, capture_output=True)
-    (described,) = json.loads((copy / "index.json").read_bytes())["manifests"]
-    assert described["digest"] == digest

@@ -20,10 +20,20 @@ from typing import Any
 import pytest
 
 from firsthand.cli.micro_model import write_micro_model
-from firsthand.errors import CheckpointError, FirsthandError, InvalidRequest, UnsupportedModel
+from firsthand.errors import (
+    BadHash,
+    CheckpointError,
+    FirsthandError,
+    InvalidRequest,
+    UnsupportedModel,
+)
 from firsthand.weights import oci
+from firsthand.weights.manifest import signature_path
+from firsthand.weights.manifest_writing import Told, make_manifest, write_manifest
 from firsthand.weights.oci import export_layout
 from firsthand.weights.oci_import import import_layout
+from firsthand.weights.sums import Sums
+from firsthand.weights.verifying import verify
 
 FILES = ("LICENSE", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -95,6 +105,36 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     writer.close()
     export_layout(path, tmp_path / "layout", "v1")
     assert import_layout(tmp_path / "layout", tmp_path / "back").files == ("one.gguf",)
+
+
+def test_a_manifest_goes_along_and_still_holds(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    manifest = make_manifest(model, Told(name="micro", version="1.2"), Sums(None))
+    write_manifest(model, manifest)
+    signature_path(model).write_text("signed")
+    done = export_layout(model, tmp_path / "layout", manifest=manifest)
+    assert done.tag == "1.2" and {"code.py", "manifest.json"} < set(done.files)
+    top = json.loads((tmp_path / "layout" / "index.json").read_bytes())["manifests"][0]
+    written = json.loads(blob(tmp_path / "layout", top).read_bytes())
+    config = json.loads(blob(tmp_path / "layout", written["config"]).read_bytes())
+    assert config["descriptor"]["revision"] == manifest.sha256
+    (model / "LICENSE").write_text("another")
+    with pytest.raises(BadHash, match="LICENSE: its hash is"):
+        export_layout(model, tmp_path / "again", manifest=manifest)
+    assert not (tmp_path / "again").exists()
+
+
+def test_an_imported_model_is_verified_as_the_one_that_went_out(
+    folder: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder, model, ignore=shutil.ignore_patterns("*.py"))
+    manifest = make_manifest(model, Told(name="micro", version="1.2"), Sums(None))
+    write_manifest(model, manifest)
+    export_layout(model, tmp_path / "layout", manifest=manifest)
+    import_layout(tmp_path / "layout", tmp_path / "back")
+    assert verify(tmp_path / "back", Sums(None)) == manifest
 
 
 def blob(layout: Path, descriptor: dict[str, Any]) -> Path:

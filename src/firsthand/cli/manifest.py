@@ -134,34 +134,25 @@ def verify(
 
 def export(
     model: options.Model,
-    model_pack: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="As a ModelPack artifact, in OCI's image layout."),
-    ] = None,
     ml_bom: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its bill of materials, CycloneDX 1.6.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a model, or what it is made of, in the forms that other tools read."""
+    """Write what a model is made of in a form that other tools read."""
     with reported(as_json):
-        if model_pack is None and ml_bom is None:
-            raise InvalidRequest("export", "needs --model-pack FOLDER or --ml-bom FILE")
+        if ml_bom is None:
+            raise InvalidRequest("export", "needs --ml-bom FILE")
         from firsthand.canonical import canonical
         from firsthand.weights import ml_bom as bom
-        from firsthand.weights.model_pack import write_model_pack
         from firsthand.weights.places import write_atomically
 
-        path, manifest = _verified(model, None)
-        if ml_bom is not None:
-            write_atomically(ml_bom.absolute(), canonical(bom.ml_bom(manifest)))
-        digest = None if model_pack is None else write_model_pack(path, manifest, model_pack)
+        _, manifest = _verified(model, None)
+        write_atomically(ml_bom.absolute(), canonical(bom.ml_bom(manifest)))
         if as_json:
-            print_json({"manifest_sha256": manifest.sha256, "model_pack": digest})
+            print_json({"manifest_sha256": manifest.sha256})
             return
-        if digest is not None:
-            print(digest)
-        say(", ".join(str(one) for one in (model_pack, ml_bom) if one is not None))
+        say(str(ml_bom))
 
 
 def _verified(model: str, trusted: Path | None) -> tuple[Path, Any]:

@@ -22,23 +22,30 @@ Target = Annotated[Path, typer.Argument(metavar="DST", help="A folder to write."
 def export_model(
     model: Model,
     target: Target,
-    tag: Annotated[str, typer.Option(help="The name of the manifest in the layout.")] = "latest",
+    tag: Annotated[
+        str | None,
+        typer.Option(help="Its name in the layout; default: the manifest's version, else latest."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a model as an OCI image layout (ModelPack), one layer for each file.
 
-    Tools of registries copy it from there: `skopeo copy oci:DST:latest docker://…`.
+    A manifest goes along with its signature, and every file is compared with it. Tools of
+    registries copy it from there: `skopeo copy oci:DST:TAG docker://…`.
     """
     with reported(as_json):
         from firsthand.config import read_environment
         from firsthand.weights.catalogue import resolve
+        from firsthand.weights.manifest import read_manifest
         from firsthand.weights.oci import export_layout
 
-        done = export_layout(resolve(model, read_environment()).path, target, tag)
+        path = resolve(model, read_environment()).path
+        done = export_layout(path, target, tag, read_manifest(path))
         if as_json:
             print_json(asdict(done))
         else:
-            print(f"{done.digest}: {len(done.files)} files, {in_bytes(done.num_bytes)}")
+            files = f"{len(done.files)} files, {in_bytes(done.num_bytes)}"
+            print(f"{done.digest}, {done.tag}: {files}")
 
 
 def import_model(

@@ -24,6 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from firsthand.checks import check_integer
 from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
 
@@ -75,7 +76,9 @@ def calibration_of(
 
     Raises InvalidRequest with the reason for a text that is no calibration set.
     """
-    check_is_text(text)
+    check_integer("calibration_tokens", num_tokens, LEAST_TOKENS)
+    if not text.strip():
+        raise InvalidRequest("calibration", "is empty")
     cut = len(text) - len(text) // KEPT_BACK
     sequence = min(SEQUENCE, context)
     ids = encode(text[:cut])[:num_tokens]
@@ -83,6 +86,7 @@ def calibration_of(
         raise InvalidRequest(
             "calibration", f"has {len(ids)} tokens; it takes {LEAST_TOKENS} to tell sizes from"
         )
+    check_is_text(text)
     whole = np.array(ids, np.int64)[: len(ids) // sequence * sequence].reshape(-1, sequence)
     content = text.encode()
     return Calibration(
@@ -102,21 +106,19 @@ def calibration_of(
 def check_is_text(text: str) -> None:
     """Raises InvalidRequest for what has no order, or too little in it."""
     probe = text[:PROBED_CHARS]
-    if not probe.strip():
-        raise InvalidRequest("calibration", "is empty")
     content = probe.encode()
     size = len(bz2.compress(content))
     characters = list(probe)
     random.Random(0).shuffle(characters)
     shuffled = len(bz2.compress("".join(characters).encode()))
+    if size < LEAST_OF_TEXT * len(content):
+        raise InvalidRequest(
+            "calibration",
+            f"repeats itself: {len(content)} bytes say what {size} could",
+        )
     if size > MOST_OF_SHUFFLED * shuffled:
         raise InvalidRequest(
             "calibration",
             f"looks random: it compresses to {size} bytes, and its characters in any order to "
             f"{shuffled}; use text such as the model will meet",
-        )
-    if size < LEAST_OF_TEXT * len(content):
-        raise InvalidRequest(
-            "calibration",
-            f"repeats itself: {len(content)} bytes say what {size} could",
         )

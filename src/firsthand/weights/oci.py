@@ -9,8 +9,10 @@ specification 1.1, the CNCF ModelPack specification v1.
     blobs/sha256/HASH                 manifest, configuration, layers
 
 Each file is a layer of its own, as it is (`raw`): weights are not packed any smaller, and a layer
-that two versions share has the same hash. Nothing depends on a date, so that the same model has the
-same digest wherever it is made.
+that two versions share has the same hash. Nothing depends on when it is written, so that the same
+model has the same digest wherever it is made. Of a model with a manifest go out the files that it
+names, each compared with its hash, the manifest itself, and its signature; of another one the files
+that make it a model, and what there is to read.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from firsthand.errors import CheckpointError, InvalidRequest
+from firsthand.errors import BadHash, CheckpointError, InvalidRequest
 from firsthand.files import open_regular, path_inside
 from firsthand.values import dataclass
-from firsthand.weights.folder import INDEX, is_companion
+from firsthand.weights.folder import is_model_file
+from firsthand.weights.manifest import Manifest, files_of, manifest_path, signature_path
 from firsthand.weights.model_names import is_safe_file, shown
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.writing import check_new, new_folder, write_new
@@ -42,7 +46,7 @@ TAG: Final = "org.opencontainers.image.ref.name"
 FILE_PATH: Final = "org.cncf.model.filepath"
 TITLE: Final = "org.opencontainers.image.title"  # by which other tools name a file
 _DOCUMENTS = ("README", "LICENSE", "NOTICE")
-_OURS = ("manifest.json", "quantization.json")
+_OURS = "quantization.json"
 _BLOCK_BYTES = 1 << 20
 
 Descriptor = dict[str, Any]
@@ -59,29 +63,36 @@ class Exported:
     num_bytes: int
 
 
-def export_layout(model: Path, dst: Path, tag: str) -> Exported:
-    """Write the model at `model`, a folder or a .gguf file, as the new folder `dst`.
+def export_layout(
+    model: Path, dst: Path, tag: str | None = None, manifest: Manifest | None = None
+) -> Exported:
+    """Write the model at `model`, a folder or a .gguf file, as the new folder `dst`. `tag` None:
+    the manifest's version, else latest.
 
-    Raises InvalidRequest for a `dst` that exists or a bad tag, what opening the model raises.
+    Raises InvalidRequest for a `dst` that exists or a bad tag, BadHash for a file that is not as
+    the manifest says, what opening the model raises.
     """
     check_new(dst)
+    tag = tag or (manifest.version if manifest else "latest")
     if not is_safe_file(tag) or "/" in tag or len(tag) > 128:
         raise InvalidRequest("tag", f"{shown(tag)} is no tag")
-    words = _words(model)
+    words = _words(model, manifest)
+    sums = {} if manifest is None else {one.path: one.sha256 for one in manifest.files}
     with new_folder(dst) as partial:
         blobs = partial / "blobs" / "sha256"
         blobs.mkdir(parents=True)
-        layers = [_layer(blobs, path, name, kind) for name, path, kind in sorted(_files_of(model))]
+        found = sorted(_files_of(model) if manifest is None else _files_with(model))
+        layers = [_layer(blobs, path, name, sums.get(name)) for name, path in found]
         hashes = [layer["digest"] for layer in layers]
         config = words | {"modelfs": {"type": "layers", "diffIds": hashes}}
-        manifest = {
+        artifact = {
             "schemaVersion": 2,
             "mediaType": MANIFEST_TYPE,
             "artifactType": MODEL_TYPE,
             "config": _json_blob(blobs, config, CONFIG_TYPE),
             "layers": layers,
         }
-        top = _json_blob(blobs, manifest, MANIFEST_TYPE)
+        top = _json_blob(blobs, artifact, MANIFEST_TYPE)
         top |= {"artifactType": MODEL_TYPE, "annotations": {TAG: tag}}
         index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [top]}
         write_new(partial / LAYOUT, [_json({"imageLayoutVersion": LAYOUT_VERSION})])
@@ -91,61 +102,72 @@ def export_layout(model: Path, dst: Path, tag: str) -> Exported:
     return Exported(str(dst), tag, top["digest"], names, size)
 
 
-def _words(model: Path) -> dict[str, Any]:
-    """What the configuration says of the model. It is opened, so that only a whole one goes out."""
-    checkpoint = open_checkpoint(model)
-    try:
-        in_folder = checkpoint.form == "safetensors"
-        family = (
-            checkpoint.config.get("model_type")
-            if in_folder
-            else checkpoint.metadata.get("general.architecture")
-        )
-        quantised = checkpoint.config.get("quantization_config")
+def _words(model: Path, manifest: Manifest | None) -> dict[str, Any]:
+    """What is said of the model. It is opened, so that only a whole one goes out."""
+    with closing(open_checkpoint(model)) as checkpoint:
+        config, metadata = checkpoint.config, checkpoint.metadata
+        family = config.get("model_type") or metadata.get("general.architecture")
+        quantised = config.get("quantization_config")
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
-        config = {"architecture": "transformer", "format": checkpoint.form}
+        technical = {"architecture": "transformer", "format": checkpoint.form}
         if isinstance(method, str):
-            config["quantization"] = method
-        descriptor = {"name": model.name}
-        if isinstance(family, str):
-            descriptor["family"] = family
-        return {"descriptor": descriptor, "config": config}
-    finally:
-        checkpoint.close()
+            technical["quantization"] = method
+    descriptor = {"name": model.name}
+    if isinstance(family, str):
+        descriptor["family"] = family
+    if manifest is not None:
+        descriptor |= {
+            "name": manifest.name,
+            "version": manifest.version,
+            "createdAt": manifest.created,
+            "revision": manifest.sha256,
+        }
+    return {"descriptor": descriptor, "config": technical}
 
 
-def _files_of(model: Path) -> Iterator[tuple[str, Path, str]]:
-    """Name, place and kind of each file. What is no part of a model is left out."""
+def _files_with(model: Path) -> Iterator[tuple[str, Path]]:
+    """All that its manifest names, and what says so."""
+    yield from files_of(model)
+    for path in (manifest_path(model), signature_path(model)):
+        if path.exists():
+            yield path.name, path
+
+
+def _files_of(model: Path) -> Iterator[tuple[str, Path]]:
     if not model.is_dir():
-        yield model.name, model, "weight"
+        yield model.name, model
         return
     for name in os.listdir(model):
-        if name.endswith(".safetensors"):
-            kind = "weight"
-        elif is_companion(name) or name == INDEX or name in _OURS:
-            kind = "weight.config"
-        elif name.startswith(_DOCUMENTS):
-            kind = "doc"
-        else:
-            continue
-        yield name, path_inside(model, name), kind
+        if is_model_file(name) or name == _OURS or name.startswith(_DOCUMENTS):
+            yield name, path_inside(model, name)
 
 
-def _layer(blobs: Path, path: Path, name: str, kind: str) -> Descriptor:
+def _kind(name: str) -> str:
+    if name.endswith((".safetensors", ".gguf")):
+        return "weight"
+    if name.endswith(".py"):
+        return "code"
+    return "doc" if name.startswith(_DOCUMENTS) or name.endswith(".md") else "weight.config"
+
+
+def _layer(blobs: Path, path: Path, name: str, expected: str | None) -> Descriptor:
     if not is_safe_file(name):
         raise CheckpointError(str(path), "has a name that no layer can have")
     descriptor, _ = open_regular(path)
     with open(descriptor, "rb") as source:
         found = _blob(blobs, iter(lambda: source.read(_BLOCK_BYTES), b""))
+    sha256 = found["digest"].removeprefix("sha256:")
+    if expected not in (None, sha256):
+        raise BadHash(str(path), f"its hash is {sha256}, the manifest says {expected}")
     where = {FILE_PATH: name, TITLE: name}
-    return {"mediaType": f"{PREFIX}{kind}.v1.raw", **found, "annotations": where}
+    return {"mediaType": f"{PREFIX}{_kind(name)}.v1.raw", **found, "annotations": where}
 
 
 def _json_blob(blobs: Path, value: Mapping[str, Any], kind: str) -> Descriptor:
     return {"mediaType": kind, **_blob(blobs, [_json(value)])}
 
 
-def _blob(blobs: Path, chunks: Any) -> Descriptor:
+def _blob(blobs: Path, chunks: Iterable[bytes]) -> Descriptor:
     """Copied and hashed in one go; the name is the hash."""
     digest, size = hashlib.sha256(), 0
     partial = blobs / ".partial"
