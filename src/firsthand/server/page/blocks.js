@@ -135,9 +135,10 @@ export class BlockMap {
       used: this.owners.size, shared, cached: this.cached.size, all: model.model.num_blocks,
       free: model.model.num_blocks - this.owners.size - this.cached.size, size: model.model.block_size,
     };
-    this.canvas.setAttribute("aria-label", text("blocks_say", values));
+    const told = text("blocks_all", values);
+    this.canvas.setAttribute("aria-label", told);
     const hidden = model.model.num_blocks - this.count;
-    show(this.note, [text("blocks_all", values), hidden > 0 ? text("blocks_more", { hidden }) : ""].join(" "));
+    show(this.note, [told, hidden > 0 ? text("blocks_more", { hidden }) : ""].join(" "));
   }
 }
 

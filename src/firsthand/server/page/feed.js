@@ -150,8 +150,8 @@ export function take(news) {
     if (!house.models.has(one.name)) house.models.set(one.name, new Model(one.name));
     house.models.get(one.name).take(one);
   }
-  for (const part of ["checks", "alerts", "degradation", "releases", "version", "demo"]) {
-    if (part in news) house[part] = news[part];
+  for (const part in house) {
+    if (part in news && part !== "models") house[part] = news[part];
   }
   tellAll();
 }

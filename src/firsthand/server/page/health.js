@@ -13,8 +13,7 @@ export function healthView() {
   const node = made("div.view", {}, made("h1", { t: "health" }), sum, panels);
   const update = () => {
     if (!node.isConnected) return;
-    const failed = house.checks.filter((one) => !one.ok).length;
-    const firing = house.alerts.filter((one) => one.ended_s === null).length;
+    const { failed, firing } = wrong();
     sum.dataset.ok = String(!failed && !firing);
     say(sum, failed || firing ? "not_well" : "all_well", { failed, firing, checks: house.checks.length });
     checks.replaceChildren(...house.checks.map(check));
@@ -50,5 +49,10 @@ function alert(one) {
   return made("li", {}, tier, made("div", {}, show(made("b"), one.alert), show(made("p"), summary), show(made("small"), when), handbook));
 }
 
-/** Alerts that fire and checks that fail, for the mark beside the view's name. */
-export const numWrong = () => house.alerts.filter((one) => one.ended_s === null).length + house.checks.filter((one) => !one.ok).length;
+const wrong = () => ({
+  failed: house.checks.filter((one) => !one.ok).length,
+  firing: house.alerts.filter((one) => one.ended_s === null).length,
+});
+
+/** For the mark beside the view's name. */
+export const numWrong = () => wrong().failed + wrong().firing;
