@@ -97,7 +97,7 @@ def served(folder: Path, store: Store, python: Path) -> Iterator[Server]:
         process = subprocess.Popen(command(python, arguments), stdout=out, stderr=out, text=True)
     server = Server(process, port, folder / "log")
     try:
-        server.wait_ready(120)
+        server.wait_ready(300)
         yield server
     finally:
         left = _family(process.pid)

@@ -3,37 +3,54 @@ and the one behind it stay whole (S114, D-9)."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from firsthand.cli.main import run_command
 from firsthand.release.record import verify_release
 from firsthand.release.store import Store
 from firsthand.release.switching import Switch
 from tests.release.conftest import SUMS, Stage
 
-# Every call that changes the store ends the process, one after the other: before it is done.
-PROGRAM = """
-import os, signal, sys
-calls = 0
-def dies(name):
-    real = getattr(os, name)
-    def call(*given, **more):
-        global calls
-        calls += 1
-        if calls == int(sys.argv[1]):
+CHANGES = ("rename", "replace", "unlink", "rmdir", "link", "symlink", "fsync", "mkdir")
+
+
+def until(last: int, words: list[str]) -> int:
+    """The command in a process of its own, which is killed before its `last`-th change to the disk
+    (0: never). How it ended."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            silence()
+            count = [0]
+            for name in CHANGES:
+                setattr(os, name, _dies(getattr(os, name), last, count))
+            os._exit(run_command(words))
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def silence() -> None:
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+
+
+def _dies(real: Callable[..., Any], last: int, count: list[int]) -> Callable[..., Any]:
+    def call(*given: Any, **more: Any) -> Any:
+        count[0] += 1
+        if count[0] == last:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*given, **more)
-    setattr(os, name, call)
-for name in ("rename", "replace", "unlink", "rmdir", "link", "symlink", "fsync", "mkdir"):
-    dies(name)
-from firsthand.cli.main import run_command
-sys.exit(run_command(sys.argv[2:]))
-"""
+
+    return call
 
 
 @pytest.mark.slow
@@ -43,39 +60,39 @@ sys.exit(run_command(sys.argv[2:]))
     [
         ("gc", "{store}", "--keep", "1"),
         ("rollback", "{store}"),
-        ("promote", "{store}", "5", "--force"),
-        ("stage", "{store}", "{model}", "--no-golden"),
+        ("promote", "{store}", "4", "--force"),
+        pytest.param(("stage", "{store}", "{model}", "--no-golden"), marks=pytest.mark.soak),
     ],
-    ids=lambda words: words[0],
+    ids=lambda words: str(words[0]),
 )
 def test_s_114_a_kill_anywhere_leaves_the_way_back(
     words: tuple[str, ...], store: Store, staged: Stage, models: Path, tmp_path: Path
 ) -> None:
-    for seed in range(1, 6):
+    for seed in range(1, 5):
         staged(seed)
-    for number in (2, 1, 4):
+    for number in (2, 1, 3):
         Switch(store, None, None, SUMS).promote(str(number), force=True)
     model = tmp_path / "another"
     shutil.copytree(models / "model-1", model)
     (model / "notes.txt").write_text("new")
     before = tmp_path / "before"
     copy(store.root, before)
-    for call in range(1, 1000):
+    command = ["release", *(word.format(store=store.root, model=model) for word in words)]
+    for last in range(1, 500):
         shutil.rmtree(store.root)
         copy(before, store.root)
-        arguments = [word.format(store=store.root, model=model) for word in words]
-        command = [sys.executable, "-c", PROGRAM, str(call), "release", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        code = until(last, command)
         check_whole(store)
-        if ended.returncode == 0:
-            assert call > 3
+        if code == 0:
+            assert last > 3
             return
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        again = [sys.executable, "-c", PROGRAM, "0", "release", *arguments]
-        done = subprocess.run(again, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        assert code == -signal.SIGKILL
+        goal = {"rollback": 1, "promote": 4}.get(words[0], 3)
+        if words[0] == "rollback" and store.current() == goal and store.history.begun() is None:
+            continue  # it was killed behind its last word: again would go one further
+        assert until(0, command) == 0
         check_whole(store)
-        assert store.current() == {"rollback": 1, "promote": 5}.get(words[0], 4)
+        assert store.current() == goal
     pytest.fail("it does not come to an end")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from firsthand.cli.admin import ask_admin
 from firsthand.errors import BadHash, ModelNotFound, ReleaseRefused
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import plan_model
@@ -44,7 +45,7 @@ def served(folder: Path, store: Store, *flags: str) -> Iterator[tuple[Server, Sw
     admin = folder / "admin"
     arguments = (str(store.root / "current"), "--admin-socket", str(admin), *flags)
     with launched(folder, *arguments) as server:
-        server.wait_ready(60)
+        server.wait_ready(300)
         yield server, Switch(store, AdminSocket(admin), None, SUMS)
 
 
@@ -82,6 +83,26 @@ def test_vers_3_d_9_promote_and_roll_back_lose_no_request(
     assert store.current() == 1
 
 
+def test_one_that_sleeps_is_tried_before_it_is_taken_for_good(
+    golden_store: Store, tmp_path: Path
+) -> None:
+    """Only what answers becomes current, though nobody asks it now."""
+    store = golden_store
+    Switch(store, None, None, SUMS).promote("1", force=True)
+    with served(tmp_path, store) as (server, switch):
+        ask_admin(tmp_path / "admin", "sleep", {})
+        with pytest.raises(ReleaseRefused, match="does not answer as it was staged"):
+            switch.promote("3", force=True)
+        assert store.current() == 1
+        assert switch.promote("2", force=True)["server"]["how"] == "after"
+        (one,) = ask_admin(tmp_path / "admin", "ps", {})["models"]
+        assert (one["status"], one["release"]) == ("asleep", store.read(2).id)
+        with Traffic(server) as traffic:
+            traffic.wait(store.read(2))
+        assert traffic.failed == []
+        switch.rollback()
+
+
 def check_says(server: Server, release: Release) -> None:
     """The service says what it serves, everywhere."""
     (card,) = httpx.get(server.url + "/v1/models").json()["data"]
@@ -111,7 +132,7 @@ def test_where_memory_is_short_the_old_one_leaves_first_and_requests_wait(
         f'[[model]]\npath = "{model}"\nname = "two"\nload = "lazy"\n'
     )
     with launched(tmp_path, "--config", str(config)) as server:
-        server.wait_ready(60)
+        server.wait_ready(300)
         admin = AdminSocket(tmp_path / "admin")
         with Traffic(server, "one") as traffic:
             traffic.wait(store.read(1))

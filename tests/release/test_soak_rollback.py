@@ -31,7 +31,7 @@ def test_g24_every_rollback_is_quick_and_loses_nothing(tmp_path: Path, models: P
     flags = (str(store.root / "current"), "--admin-socket", str(admin))
     seconds = []
     with launched(tmp_path, *flags) as server:
-        server.wait_ready(120)
+        server.wait_ready(300)
         switch = Switch(store, AdminSocket(admin), None, SUMS)
         with Traffic(server) as traffic:
             for _ in range(ROUNDS):

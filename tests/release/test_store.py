@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firsthand.errors import BadHash, CheckpointError, InvalidRequest, ModelNotFound, ReleaseRefused
+from firsthand.cli.micro_model import write_micro_model
+from firsthand.errors import (
+    BadHash,
+    CapacityExceeded,
+    CheckpointError,
+    InvalidRequest,
+    ModelNotFound,
+    ReleaseRefused,
+)
 from firsthand.release.drill import Drill
 from firsthand.release.history import History
 from firsthand.release.record import read_release, verify_release
+from firsthand.release.staging import Staged, stage
 from firsthand.release.store import Store
 from firsthand.release.switching import Switch
+from firsthand.weights.manifest_writing import Told, make_manifest, write_manifest
 from tests.release.conftest import SUMS, Stage
 
 
@@ -197,3 +209,66 @@ def test_a_configuration_that_this_engine_cannot_read_fails_the_drill(
 
     report = Drill(store, read, lambda _: None).run("2")
     assert "configuration of 1" in [one.check for one in report.findings if not one.passed]
+
+
+def test_golden_tokens_that_are_none_are_refused_by_name(store: Store, staged: Stage) -> None:
+    for golden in (
+        {},
+        {"prompt": "x", "tokens": 5},
+        {"prompt": [1], "tokens": []},
+        {"prompt": [1]},
+    ):
+        release = replace(staged(1), golden=golden)
+        (store.folder(1) / "release.json").write_bytes(release.content())
+        with pytest.raises(CheckpointError, match="golden: has the token ids"):
+            store.find("1")
+        shutil.rmtree(store.root)
+
+
+def test_words_that_are_no_release_and_places_that_are_no_store(
+    store: Store, staged: Stage
+) -> None:
+    staged(1)
+    with pytest.raises(ModelNotFound, match="is no release of"):
+        store.find("9" * 5000)
+    with (
+        pytest.raises(InvalidRequest, match=r"store: /proc/x: No such file"),
+        Store(Path("/proc/x")).changing(),
+    ):
+        pass
+
+
+def test_a_full_disk_is_told_as_that(
+    store: Store, staged: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(CapacityExceeded, match="no room on the disk for"):
+        staged(1)
+    assert store.numbers() == []
+
+
+@pytest.mark.native
+def test_staged_again_it_gets_the_golden_tokens_that_it_lacks(store: Store, staged: Stage) -> None:
+    assert staged(1).golden is None
+    assert staged(1, golden=True).golden is not None
+    assert store.read(1).golden is not None
+
+
+def test_a_version_that_goes_back_is_refused(store: Store, tmp_path: Path) -> None:
+    """D-8: an old model has a signature that is right."""
+    for number, (version, refused) in enumerate((("1.9", False), ("1.10", False), ("1.9", True))):
+        folder = tmp_path / str(number) / "micro"
+        folder.mkdir(parents=True)
+        write_micro_model(folder, number)
+        write_manifest(folder, make_manifest(folder, Told("micro", version), SUMS))
+        wanted = Staged("micro", {}, None, None)
+        if not refused:
+            stage(store, folder, wanted, SUMS)
+            continue
+        with pytest.raises(ReleaseRefused, match=r"micro 1\.9 is older than release 2, 1\.10"):
+            stage(store, folder, wanted, SUMS)
+        stage(store, folder, replace(wanted, allow_older=True), SUMS)
+    assert store.numbers() == [1, 2, 3]

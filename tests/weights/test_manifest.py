@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -139,3 +140,35 @@ def test_a_sum_is_remembered_until_its_file_changes(tmp_path: Path) -> None:
 def wait_past_tick(file: Path) -> None:
     while time.time_ns() - file.stat().st_ctime_ns < TICK_NS:
         time.sleep(0.01)
+
+
+def test_links_out_and_names_that_are_no_text_are_refused(model: Path) -> None:
+    """S-8: what a folder leads to elsewhere is no part of a model, and is not copied anywhere."""
+    secret = model.parent / "secret"
+    secret.write_text("key")
+    for target, says in (
+        (secret, r"out: is a link that leads out of its folder"),
+        (model / "nowhere", r"out: is a link that leads nowhere"),
+        (model.parent, r"out: is a link to a folder"),
+    ):
+        (model / "out").symlink_to(target)
+        with pytest.raises(CheckpointError, match=says):
+            make_manifest(model, Told(), SUMS)
+        with pytest.raises(CheckpointError, match=says):
+            verify(model, SUMS)
+        (model / "out").unlink()
+    strange = os.path.join(os.fsencode(model), b"\xff\xfe")
+    open(strange, "wb").close()
+    with pytest.raises(CheckpointError, match="has a name that is not UTF-8"):
+        make_manifest(model, Told(), SUMS)
+
+
+def test_links_into_the_blobs_of_a_hub_cache_are_the_models_own(tmp_path: Path) -> None:
+    repo = tmp_path / "models--org--micro"
+    snapshot, blobs = repo / "snapshots" / "abc", repo / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    write_micro_model(blobs)
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(Path("..", "..", "blobs", path.name))
+    assert len(make_manifest(snapshot, Told(), SUMS).files) == 4

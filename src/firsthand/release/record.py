@@ -92,7 +92,10 @@ def read_release(folder: Path) -> Release:
     golden, contract = found.get("golden"), found.get("contract")
     typed = is_integer(number) and isinstance(configuration, dict)
     typed = typed and all(isinstance(word, str) for word in words)
-    typed = typed and (golden is None or isinstance(golden, dict))
+    if not _is_golden(golden):
+        raise CheckpointError(
+            str(path), "golden: has the token ids of prompt and tokens, or is null"
+        )
     if not typed or not (contract is None or isinstance(contract, str)):
         raise CheckpointError(str(path), "is no record of a release")
     name, model, engine, file, created = words
@@ -111,6 +114,14 @@ def read_release(folder: Path) -> Release:
         message = f"is not as it was written: its hash is {actual}, it says {str(said)[:64]}"
         raise CheckpointError(str(path), message)
     return release
+
+
+def _is_golden(value: Any) -> bool:
+    if value is None:
+        return True
+    parts = [value.get(key) for key in ("prompt", "tokens")] if isinstance(value, dict) else []
+    lists = [part for part in parts if isinstance(part, list) and part]
+    return len(lists) == 2 and all(is_integer(one) for part in lists for one in part)
 
 
 def model_path(folder: Path, release: Release) -> Path:

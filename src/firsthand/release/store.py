@@ -16,6 +16,7 @@ A link is replaced by another in one step, so whoever follows it finds one whole
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from firsthand.errors import CheckpointError, InvalidRequest, ModelNotFound
+from firsthand.errors import CapacityExceeded, CheckpointError, InvalidRequest, ModelNotFound
 from firsthand.files import sync
 from firsthand.release.history import History
 from firsthand.release.record import Release, is_release, read_release
@@ -31,6 +32,7 @@ from firsthand.values import dataclass
 from firsthand.weights.places import locked
 
 MIN_ID_CHARS: Final = 6
+MAX_DIGITS: Final = 9
 _CURRENT: Final = "current"
 
 
@@ -68,7 +70,10 @@ class Store:
         def busy() -> None:
             raise InvalidRequest("store", f"{self.root}: another command is changing it")
 
-        self.releases.mkdir(parents=True, exist_ok=True)
+        try:
+            self.releases.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidRequest("store", f"{self.root}: {error.strerror}") from None
         with locked(self.root / name, busy):
             yield
 
@@ -182,6 +187,11 @@ class Store:
                 os.chmod(partial, 0o444)
                 sync(partial)
                 os.replace(partial, held)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                message = f"{self.root}: no room on the disk for {source.name}"
+                raise CapacityExceeded(message) from None
             finally:
                 partial.unlink(missing_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -189,4 +199,4 @@ class Store:
 
 
 def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit() and name[0] != "0"
+    return len(name) <= MAX_DIGITS and name.isascii() and name.isdigit() and name[0] != "0"

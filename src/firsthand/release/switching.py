@@ -42,7 +42,7 @@ class Switch:
         BadHash, CheckpointError. Then all is as it was."""
         with self.store.changing():
             release = self.store.find(word)
-            why = why_not_drilled(self.store, release) or _why_returned(self.store, release)
+            why = _why_returned(self.store, release) or why_not_drilled(self.store, release)
             return self._put("promote", release, _forced(release, why, force=force))
 
     def canary(self, word: str, share: str, by: str, *, force: bool = False) -> dict[str, Any]:

@@ -16,6 +16,7 @@ Read next: `verbs.py`, which carries them out.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import stat
@@ -31,6 +32,7 @@ from firsthand.server.guard.refusal import Refused
 from firsthand.server.logs import tell
 from firsthand.values import dataclass
 
+_LOG = logging.getLogger(__name__)
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 PREFIX = "/firsthand/admin/"
@@ -42,7 +44,7 @@ Verb = Callable[..., Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class AdminApp:
-    """Plain ASGI. A verb that raises an error of ours is answered with 400."""
+    """Plain ASGI. A verb that raises an error of ours is answered with 400, any other with 500."""
 
     verbs: dict[str, Verb]
 
@@ -57,6 +59,10 @@ class AdminApp:
             await send_refusal(send, refused)
         except FirsthandError as error:
             await send_refusal(send, Refused(400, str(error), "invalid_value"))
+        except Exception as fault:
+            _LOG.exception("an admin verb failed")
+            text = f"a fault of ours, told in the log: {type(fault).__name__}"
+            await send_refusal(send, Refused(500, text, "internal_error"))
         else:
             await _send_json(send, content)
 

@@ -123,7 +123,8 @@ class Succession:
     async def _put(self, old: Member, new: Member, release: Release) -> str:
         if old.status is Status.LOADING:
             raise InvalidRequest("model", f"{old.name} is being loaded; ask again when it is ready")
-        if old.leaving or old.status is Status.ASLEEP:  # the next request loads the new one
+        if old.leaving or old.status is Status.ASLEEP:
+            await self._try_asleep(new, release)
             self._stands_for(new)
             self._retire(old)
             return AFTER
@@ -138,6 +139,17 @@ class Succession:
         self._stands_for(new)
         self._retire(old)
         return BESIDE
+
+    async def _try_asleep(self, new: Member, release: Release) -> None:
+        """It must load and give its golden tokens; then it sleeps as the old one does, and the next
+        request loads it. Raises CapacityExceeded where there is no room to try it."""
+        limit = self.registry.limit.num_bytes
+        if limit is not None and self.registry.used_bytes + new.need_bytes > limit:
+            raise CapacityExceeded("there is no room to try it: let another model sleep first")
+        await new.service.wake()
+        await new.service.wait_ready()
+        await check_golden(new, release)
+        await new.service.sleep()
 
     async def _load_beside(self, old: Member, new: Member) -> None:
         """Raises CapacityExceeded where memory is not enough for both."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 from firsthand.canonical import canonical
 from firsthand.checks import is_integer
 from firsthand.errors import CheckpointError
-from firsthand.files import parse_json_object, read_whole
+from firsthand.files import parse_json_object, path_inside, read_whole
 from firsthand.values import dataclass
 
 NAME: Final = "manifest.json"
@@ -106,17 +106,36 @@ def signature_path(model: Path) -> Path:
 
 
 def files_of(model: Path) -> Iterator[tuple[str, Path]]:
-    """The files that belong to a model, by their names in it, in order."""
+    """The files that belong to a model, by their names in it, in order. Raises CheckpointError for
+    a link that leads out of it, or nowhere, and a name that is no text."""
     if not model.is_dir():
-        yield model.name, model
+        yield _checked(model).name, model
         return
     for folder, inner, names in os.walk(model):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for name in inner:
+            if Path(folder, name).is_symlink():
+                message = "is a link to a folder; a model's folders are its own"
+                raise CheckpointError(str(Path(folder, name)), message)
         for name in sorted(names):
-            path = Path(folder, name)
+            path = _checked(Path(folder, name), inside=True)
             inside = path.relative_to(model).as_posix()
             if not name.startswith(".") and inside not in (NAME, NAME + SIGNATURE):
                 yield inside, path
+
+
+def _checked(path: Path, *, inside: bool = False) -> Path:
+    """`inside`: a link may not lead out of its folder."""
+    try:
+        path.name.encode("utf-8")
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise CheckpointError(shown, "has a name that is not UTF-8") from None
+    if inside and path.is_symlink():
+        path_inside(path.parent, path.name)
+    if not path.exists():
+        raise CheckpointError(str(path), "is a link that leads nowhere")
+    return path
 
 
 def read_manifest(model: Path) -> Manifest | None:

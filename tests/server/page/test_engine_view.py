@@ -247,7 +247,7 @@ def test_the_last_drill_and_canaries_are_shown_with_the_health(
     page = open_page("#/health")
     page.evaluate(
         """async () => {
-          const { take } = await import("./feed.js");
+          const { take } = await import("./page/feed.js");
           const one = { name: "micro@2", release: 2, share: 0.05, model: "micro" };
           const canaries = [{ ...one, new_answers: 12, new_errors: 1 }];
           take({ at_s: performance.now() / 1e3, releases: { drill_age_s: 7200, canaries } });
