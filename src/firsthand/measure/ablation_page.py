@@ -42,6 +42,7 @@ ABOUT = {
     "store": "Blocks, or one region per sequence.",
     "block": "Tokens per block of the cache.",
     "scheduler": "Whether requests join a running batch.",
+    "speculation": "Whether tokens are guessed by prompt lookup; the right ones are kept.",
     "profile": "Several settings together, as `serve --profile` has them.",
     "base": "The base, loaded a second time: as far as this is from 1, a ratio says nothing.",
 }

@@ -49,6 +49,7 @@ CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("store", "kv_store", KV_STORES),
     ("block", "block_size", BLOCK_SIZES),
     ("scheduler", "scheduler", ("fair", "static")),
+    ("speculation", "speculative_config", (None, {"method": "ngram"})),
 )
 PROFILE, BASE = "profile", "base"
 VARIABLES = (*(name for name, _, _ in CHOICES), PROFILE, BASE)
@@ -219,4 +220,8 @@ def _ratio(name: str, base: Mapping[str, float], varied: Mapping[str, float]) ->
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "off"
+    if isinstance(value, dict):
+        return str(value["method"])
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

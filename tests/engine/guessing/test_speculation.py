@@ -116,6 +116,21 @@ def test_free_guesses_are_judged_while_they_are_not_computed() -> None:
     assert sum(counts[56:]) == 0
 
 
+def test_free_guesses_of_a_new_sequence_are_not_trusted_before_one_was_right() -> None:
+    """However often those of other sequences were."""
+    speculation = Speculation(Saying(1, 1), Payoff(), lambda: 0.0)
+    known = [1]
+    for _ in range(20):
+        step(speculation, known)
+        known.append(1)
+    counts = []
+    for num_known in range(1, 6):
+        plan = StepPlan((piece([1] * num_known, sequence_id=5),), max_guesses=4)
+        counts.append(speculation.extend(plan).max_guesses)
+        speculation.learn(1, 15.0 if counts[-1] else 10.0)
+    assert counts[0] < 2 == counts[-1]
+
+
 def test_who_costs_rests_and_is_tried_again_ever_more_rarely() -> None:
     guesser = Saying(1, 1, 1, 1, is_free=False)
     speculation = Speculation(guesser, Payoff(), lambda: 0.0)
