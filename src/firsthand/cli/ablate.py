@@ -108,7 +108,7 @@ def _system(
     if report_out is not None:
         facts = (
             f"{work.num_requests} requests at once, {work.prompt_tokens} tokens of prompt of which "
-            f"half are shared, up to {work.output_tokens} new ones; {repeats} pairs each.",
+            f"half are shared, up to {work.output_tokens} new ones; pairs of runs: {repeats}.",
             f"{base.threads or available_threads()} threads, executor {base.executor}.",
         )
         page = page_of(f"{Path(model).name}: one thing at a time", facts, outcomes)

@@ -43,7 +43,7 @@ ABOUT = {
     "block": "Tokens per block of the cache.",
     "scheduler": "Whether requests join a running batch.",
     "speculation": "Whether tokens are guessed by prompt lookup; the right ones are kept.",
-    "profile": "Several settings together, as `serve --profile` has them.",
+    "profile": "Several settings together, as serve --profile has them.",
     "base": "The base, loaded a second time: as far as this is from 1, a ratio says nothing.",
 }
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 860, 130, 70, 18, 11, 9
@@ -53,6 +53,7 @@ body { font: 16px/1.55 system-ui, sans-serif; color: #1d2a30; background: #fff; 
   max-width: 60rem; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 2.2rem 0 0 } p { margin: 0.3rem 0 0.6rem }
 svg { width: 100%; height: auto; font: 12px system-ui, sans-serif }
+.wide { overflow-x: auto }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums }
 td, th { text-align: right; padding: 0.15rem 0.7rem; border-bottom: 1px solid #e6e3db }
 td:first-child, th:first-child { text-align: left }
@@ -149,11 +150,16 @@ def _table(outcomes: Sequence[SystemOutcome]) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(one.value)}</td>"
         + "".join(
-            f"<td>{one.values[name]:.4g}</td><td>{one.base_values[name]:.4g}</td>"
+            f"<td>{_figure(one.values[name])}</td><td>{_figure(one.base_values[name])}</td>"
             f"<td>{one.ratios[name]:.2f}</td>"
             for name in names
         )
         + "</tr>"
         for one in outcomes
     )
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
