@@ -1,4 +1,4 @@
-"""Ctrl-C while a command runs: as an exception, and never lost.
+"""Ctrl-C while a command runs, and where it is wanted SIGTERM: as an exception, and never lost.
 
 Owns: the handler of SIGINT, from a command's begin to its end.
 May not know: what a command does about it.
@@ -30,6 +30,20 @@ def interruptible() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.unraisablehook = told
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, SIGTERM ends the command in order, as an exception with its exit code."""
+
+    def ended(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _raised_again(told: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from firsthand.cli import options
+from firsthand.cli.interrupts import terminable
 from firsthand.cli.output import CHECK_FAILED, print_json, print_table, reported, say
 from firsthand.cli.remote import ApiKey, first_key
 from firsthand.errors import InvalidRequest
@@ -43,7 +44,7 @@ def run(
     as_json: options.AsJson = False,
 ) -> None:
     """Carry out a job: records of a source through contract, transforms and engine to a sink."""
-    with reported(as_json):
+    with reported(as_json), terminable():
         from firsthand.data.job import read_job
         from firsthand.data.running import How, run_job
 
@@ -84,7 +85,7 @@ def run_batch(
     as_json: options.AsJson = False,
 ) -> None:
     """Answer a file of requests in OpenAI's batch format."""
-    with reported(as_json):
+    with reported(as_json), terminable():
         from firsthand.data.batch import BatchForm, batch_job
         from firsthand.data.running import How, run_job
 

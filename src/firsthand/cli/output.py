@@ -11,6 +11,7 @@ With `--json` standard output gets exactly one line, also when the command fails
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -113,9 +114,15 @@ def exit_code(error: BaseException) -> int:
         return USAGE
     if isinstance(error, ModelNotFound | DownloadFailed | BadHash | BadSignature):
         return NO_MODEL
-    if isinstance(error, CapacityExceeded | MemoryError):
+    if isinstance(error, CapacityExceeded | MemoryError) or _is_full(error):
         return NO_MEMORY
     return CHECK_FAILED if isinstance(error, SourceRefused | ReleaseRefused) else FAILED
+
+
+def _is_full(error: BaseException) -> bool:
+    """The disk of a file that has a name; an output that is piped away has none."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full and getattr(error, "filename", None) is not None
 
 
 @contextmanager

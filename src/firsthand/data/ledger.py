@@ -165,6 +165,13 @@ class Ledger:
         self._connection.execute("COMMIT")
         self._connection.execute("BEGIN IMMEDIATE")
 
+    def give_up(self) -> None:
+        """What was not committed never was."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        self._connection.execute("BEGIN IMMEDIATE")
+        self.books = self._read_books()
+
     def check_books(self, num_read: int) -> None:
         """Raises BooksUnbalanced: what was read is not what came of it, as the tables count it."""
         count = self._connection.execute

@@ -6,14 +6,15 @@ May not know: the syntax of a source, sockets, models.
 Read next: `pipeline.py`.
 
 Whoever dies three times without getting on reads one record at a time, and writes down which before
-it begins with it: the one at which it dies then goes into quarantine, and the others do not.
+it begins with it, and how often: the one at which it dies three times goes into quarantine, and the
+others do not. Who ends in order, by whatever fault or signal, has not died.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -42,7 +43,7 @@ from firsthand.data.run_parts import Form, Progress, RunOptions
 from firsthand.data.seen import Seen
 from firsthand.data.source import Source
 from firsthand.data.stages import checked, transformed, unique
-from firsthand.errors import CapacityExceeded, FirsthandError, SourceRefused
+from firsthand.errors import CapacityExceeded, SourceRefused
 from firsthand.values import dataclass
 
 RUN = "run"  # the stage of what is refused because the process died of it
@@ -133,8 +134,10 @@ def _run(
     items = staged(job, records)
     try:
         Run(source, items, form_of(facts), engine, sink, ledger, identify, options, how.tell).run()
-    except FirsthandError:
-        _close(ledger, ended=False)
+    except BaseException:
+        with suppress(sqlite3.Error):
+            ledger.give_up()
+            _close(ledger, ended=False)
         raise
     _close(ledger, ended=counter.ended)
     ledger.check_books(ledger.position.record)
@@ -150,6 +153,7 @@ def _run(
 def _close(ledger: Ledger, *, ended: bool) -> None:
     """This start did not die."""
     ledger.set_fact("starts", 0)
+    ledger.set_fact("alone", None)
     ledger.set_fact("ended", ended)
     ledger.set_fact("told", _now())
     ledger.commit_facts()
@@ -193,18 +197,19 @@ def _one_by_one(
     ledger: Ledger,
     identify: Callable[[Position, str], bytes],
 ) -> Iterator[Record | Rejected]:
-    """Each record written down before anything is done with it; the one that was written down when
-    an earlier run died is refused."""
-    killer = ledger.fact("alone")
+    """Each record written down before anything is done with it; the one that was written down each
+    time when so many runs died is refused."""
+    suspect, num_deaths = ledger.fact("alone") or (None, 0)
     for record in records:
         sha256 = content_sha256(record)
         name = identify(record.position, sha256).hex()
-        if name == killer:
+        num_now = num_deaths if name == suspect else 0
+        if num_now >= MAX_TRIES:
             why = f"the process died {MAX_TRIES} times at this record"
             place, raw = record.position, record.raw
             yield rejected(place, raw, RUN, Reason.POISON, why, sha256=sha256)
             continue
-        ledger.set_fact("alone", name)
+        ledger.set_fact("alone", [name, num_now + 1])
         ledger.commit_facts()
         yield record
 

@@ -33,9 +33,12 @@ class JsonlSink:
 
     def flush(self) -> Any:
         content = memoryview(b"".join(self._waiting))
-        while content:
-            content = content[os.write(self._descriptor, content) :]
-        os.fsync(self._descriptor)
+        try:
+            while content:
+                content = content[os.write(self._descriptor, content) :]
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.name) from error
         self._size += self._waiting_bytes
         self._waiting, self._waiting_bytes = [], 0
         return self._size
