@@ -202,6 +202,35 @@ def test_rows_of_a_query(tmp_path: Path, urls: Any, kind: str) -> None:
         run_job(wrong, None, How())
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_keys_are_compared_by_their_bytes(tmp_path: Path, urls: Any, kind: str) -> None:
+    """A database may hold two for equal, or order them as a language does."""
+    rows = " UNION ALL ".join(f"SELECT '{key}' AS id, 'x' AS text" for key in "aAbBcCäZ")
+    if kind == "sqlite":
+        with sqlite3.connect(tmp_path / "table.db") as connection:
+            connection.execute("CREATE TABLE t (id TEXT COLLATE NOCASE, text TEXT)")
+            connection.execute(f"INSERT INTO t {rows}")
+        rows = "SELECT * FROM t"
+    job = table_job(tmp_path, urls(kind), rows, contract=f"{__name__}:Anything")
+    for number in range(8):
+        assert run_job(job, None, How(resume=number > 0, limit=1)).books.accepted == number + 1
+    assert [one["id"] for one in outputs(tmp_path)] == sorted("aAbBcCäZ")
+
+
+def test_mqdb_1_a_text_or_a_number_in_the_tables_queue(tmp_path: Path, urls: Any) -> None:
+    """As anybody's SQL writes it: a text is read, whatever else is refused, the others go on."""
+    job = queue_job(tmp_path, "queue", urls("queue"))
+    bodies = [json.dumps(ask(2)), 7, 1.5, json.dumps(ask(3)).encode()]
+    put(job, json.dumps(ask(1)).encode())
+    with sqlite3.connect(tmp_path / str(job.file.source.url).partition(":")[2]) as connection:
+        connection.executemany(
+            "INSERT INTO messages (queue, name, body) VALUES (?, NULL, ?)",
+            [(tmp_path.name, body) for body in bodies],
+        )
+    assert books(run_job(job, None, How())) == (5, 3, 2, 0)
+    assert [one["request_id"] for one in outputs(tmp_path)] == ["r1", "r2", "r3"]
+
+
 @pytest.mark.parametrize(
     ("kind", "count"),
     [

@@ -69,10 +69,10 @@ class SqliteQueue:
             rows = self._connection.execute(
                 "UPDATE messages SET holder = ?, held_until = ? WHERE id IN ("
                 "SELECT id FROM messages WHERE queue = ? AND held_until <= ? ORDER BY id LIMIT ?"
-                ") RETURNING id, body",
+                ") RETURNING id, CAST(body AS BLOB)",  # who wrote it may have written a text
                 (self._holder, now_s + self.hold_s, self._queue, now_s, BATCH),
             ).fetchall()
-        return [Message(str(number), body, number) for number, body in sorted(rows)]
+        return [Message(str(number), body or b"", number) for number, body in sorted(rows)]
 
     def ack(self, handles: Sequence[Any]) -> None:
         self._all("DELETE FROM messages WHERE id = ?", [(one,) for one in handles])

@@ -15,7 +15,7 @@ from typing import Any
 from firsthand.data.encoding import declared
 from firsthand.data.job import SourcePart
 from firsthand.data.queues.protocol import Message, Queue
-from firsthand.data.record import Position, Record, Rejected
+from firsthand.data.record import Position, Reason, Record, Rejected
 from firsthand.data.source import Flaw, Limits, SourceFacts, decoded, refused, too_long_flaw
 from firsthand.data.sources.jsonl import parse_object
 
@@ -72,6 +72,9 @@ class MessageSource:
             return Record(position, body, parse_object(text), text)
         except Flaw as flaw:
             return refused(position, body, flaw)
+        except (ValueError, RecursionError) as error:
+            why = f"{type(error).__name__}: {error}"[:200]
+            return refused(position, body, Flaw(Reason.BAD_JSON, why))
 
     def _is_empty(self) -> bool:
         """Nothing waits, and nothing that a dead consumer held is still to come again."""

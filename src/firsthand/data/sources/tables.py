@@ -24,6 +24,7 @@ from firsthand.errors import InvalidRequest, SourceRefused
 from firsthand.values import dataclass
 
 BATCH_ROWS = 256
+INTEGER_OIDS = (20, 21, 23)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -90,10 +91,11 @@ def open_table(
     return TableSource(facts, rows, key, after)
 
 
-def ordered(query: str, key: str, place: str, behind: bool) -> str:
-    """The user's query, in order and from where it was read to."""
-    where = f' WHERE "{key}" > {place}' if behind else ""
-    return f'SELECT * FROM ({query}) AS given{where} ORDER BY "{key}"'
+def ordered(query: str, by: str, place: str, behind: bool) -> str:
+    """The user's query, in order and from where it was read to. `by` is the key as it is compared:
+    by its bytes, for a database may hold two for equal that we do not."""
+    where = f" WHERE {by} > {place}" if behind else ""
+    return f"SELECT * FROM ({query}) AS given{where} ORDER BY {by}"
 
 
 def _sqlite(path: Path, query: str, key: str, given: tuple[Any, ...]) -> Rows:
@@ -108,12 +110,21 @@ def _sqlite(path: Path, query: str, key: str, given: tuple[Any, ...]) -> Rows:
         raise SourceRefused(str(path), str(error)) from error
     try:
         connection.execute("BEGIN")
-        cursor = connection.execute(ordered(query, key, "?", bool(given)), given)
+        by = f'"{key}" COLLATE BINARY'
+        cursor = connection.execute(ordered(query, by, "?", bool(given)), given)
     except sqlite3.Error as error:
         connection.close()
         raise SourceRefused("query", str(error)) from error
     columns = tuple(one[0] for one in cursor.description)
     return Rows(columns, iter(cursor), connection.close, (sqlite3.Error,))
+
+
+def _compared(connection: Any, query: str, key: str) -> str:
+    """Raises psycopg.Error."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM ({query}) AS given LIMIT 0".encode())
+        kinds = {one.name: one.type_code for one in cursor.description or ()}
+    return f'"{key}"' if kinds.get(key) in INTEGER_OIDS else f'"{key}"::text COLLATE "C"'
 
 
 def _postgres(url: str, query: str, key: str, given: tuple[Any, ...]) -> Rows:
@@ -129,7 +140,8 @@ def _postgres(url: str, query: str, key: str, given: tuple[Any, ...]) -> Rows:
     cursor = connection.cursor("firsthand")
     try:
         cursor.itersize = BATCH_ROWS
-        text = ordered(query.replace("%", "%%") if given else query, key, "%s", bool(given))
+        by = _compared(connection, query, key)
+        text = ordered(query.replace("%", "%%") if given else query, by, "%s", bool(given))
         cursor.execute(text.encode(), given or None)
     except psycopg.Error as error:
         cursor.close()
