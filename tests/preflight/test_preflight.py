@@ -18,12 +18,20 @@ from typer.testing import CliRunner
 from firsthand.cli.main import build_app
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.generation.load_options import LoadOptions
+from firsthand.generation.prompts import read_source
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.preflight.items import Item, LeftOut, Outcome, Wrong, junit, run
 from firsthand.preflight.on_disk import OnDisk
+from firsthand.preflight.on_release import OnRelease, signed
+from firsthand.release.staging import Staged, stage
+from firsthand.release.store import Store
+from firsthand.release.switching import Switch
 from firsthand.server.settings import Settings
+from firsthand.weights.manifest_writing import Told, make_manifest, write_manifest
+from firsthand.weights.sums import Sums
 
 pytestmark = pytest.mark.native
+NONE = Sums(None)
 
 
 @pytest.fixture
@@ -54,6 +62,7 @@ def test_a_good_model_is_a_go(model: Path, tmp_path: Path) -> None:
     assert found["go"]
     assert len(found["items"]) >= 20
     assert left_out <= {
+        "manifest is signed by a trusted key",
         "port is free",
         "address, key and certificate fit together",
         "alert rules pass promtool",
@@ -158,3 +167,49 @@ def test_a_broken_model_is_no_go(model: Path) -> None:
     cut(model)
     shown = CliRunner().invoke(build_app(), ["check", str(model), "--json"])
     assert shown.exit_code in (1, 3), shown.output
+
+
+def test_a_model_is_served_under_the_hash_that_is_asked_for(model: Path) -> None:
+    """Of its manifest, where it has one, whether it is one file or several."""
+    options = LoadOptions()
+    on_disk = OnDisk(str(model), options, None, AlertSettings())
+    assert on_disk.identity() is None
+    write_manifest(model, make_manifest(model, Told(), Sums(None)))
+    assert on_disk.identity() == read_source(model, options).sha256 is not None
+
+
+def test_a_release_is_asked_for_its_files_its_drill_and_the_way_back(
+    model: Path, tmp_path: Path
+) -> None:
+    store, switch = Store(tmp_path / "store"), Switch(Store(tmp_path / "store"), None, None, NONE)
+    for name in ("chat", "cha"):
+        stage(store, model, Staged(name, {"max-model-len": 64 + len(name)}, None, None), NONE)
+    switch.promote("1")
+    found = {one.name: one for one in run(OnRelease(store.folder(1)).items())}
+    assert found["release is whole"].passed
+    assert found["engine of the release is there"].passed
+    assert found["last drill of the release passed"].passed is None
+    assert found["the way back is whole"].passed is None
+    assert (
+        found["names are not taken for each other"].seen.startswith("cha and chat")
+    )
+    switch.promote("2", force=True)
+    found = {one.name: one for one in run(OnRelease(store.folder(2)).items())}
+    assert found["last drill of the release passed"].seen == "it has had none"
+    assert found["the way back is whole"].passed
+    weights = store.folder(1) / "model" / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_bytes(b"")
+    found = {one.name: one for one in run(OnRelease(store.folder(2)).items())}
+    assert found["the way back is whole"].passed is False
+
+
+def test_a_manifest_without_a_signature_is_no_go_where_keys_are_configured(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (left_out,) = run([signed(str(model))])
+    assert left_out.passed is None
+    monkeypatch.setenv("FIRSTHAND_TRUSTED_KEYS", str(model / "keys.pem"))
+    (refused,) = run([signed(str(model))])
+    assert refused.passed is False
+    assert "only models with a manifest signed by" in refused.seen
