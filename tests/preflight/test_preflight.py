@@ -190,9 +190,7 @@ def test_a_release_is_asked_for_its_files_its_drill_and_the_way_back(
     assert found["engine of the release is there"].passed
     assert found["last drill of the release passed"].passed is None
     assert found["the way back is whole"].passed is None
-    assert (
-        found["names are not taken for each other"].seen.startswith("cha and chat")
-    )
+    assert found["names are not taken for each other"].seen.startswith("cha and chat")
     switch.promote("2", force=True)
     found = {one.name: one for one in run(OnRelease(store.folder(2)).items())}
     assert found["last drill of the release passed"].seen == "it has had none"
