@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow]
 FLAGS = (
     *("--threads", "1", "--chaos", "--selfcheck-interval", "0.3", "--max-num-seqs", "4"),
     *("--max-num-queued-reqs", "24", "--stall-timeout", "1", "--receive-timeout", "2"),
+    *("--speculative-config", '{"prompt_lookup_min": 1, "adaptive": false}'),
 )
 # Of a server; those of other programs are named with where they are, so that the list is whole.
 ELSEWHERE = {
@@ -136,6 +137,8 @@ def test_reach_every_metric_is_seen_at_more_than_nothing(watched: Watched) -> No
 def ordinary_traffic(watched: Watched) -> None:
     watched.complete(prompt="the same long beginning of a prompt " * 4, n=2)
     watched.complete(prompt="the same long beginning of a prompt " * 4)
+    watched.complete(prompt="abc abc abc", max_tokens=60, temperature=0)  # it repeats itself
+    watched.until_seen("firsthand_speculations", "firsthand_speculated_tokens")
     url = watched.server.url
     httpx.post(f"{url}/v1/embeddings", json={"input": ["a", "b"]}, timeout=30).raise_for_status()
     watched.chaos("slow", 60, 20)
