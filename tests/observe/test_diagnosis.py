@@ -152,6 +152,13 @@ def test_nothing_is_seen_of_a_server_that_is_well() -> None:
     assert diagnose(evidence(quiet | well | requests(OK), answers=Answers.YES)) == []
 
 
+def test_an_engine_that_was_lost_before_is_told_and_weighs_little() -> None:
+    before: Series = {'firsthand_engine_restarts_total{model="m"}': (0, 1, 1)}
+    (one,) = diagnose(evidence(before))
+    assert (one.cause, one.weight) == ("engine-lost", 0.3)
+    assert one.evidence == ("firsthand_engine_restarts_total 1 before, none lately",)
+
+
 def test_what_is_no_traffic_hides_no_errors() -> None:
     """However often somebody looks at the page."""
     paths = ("/page/app.js", "/firsthand/engine/state", "/metrics", "other")

@@ -35,13 +35,17 @@ pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow]
 FLAGS = (
     *("--threads", "1", "--chaos", "--selfcheck-interval", "0.3", "--max-num-seqs", "4"),
     *("--max-num-queued-reqs", "24", "--stall-timeout", "1", "--receive-timeout", "2"),
-    *("--speculative-config", '{"prompt_lookup_min": 1, "adaptive": false}'),
+    *("--speculative-config", '{"method": "ngram", "adaptive": false}'),
 )
 # Of a server; those of other programs are named with where they are, so that the list is whole.
 ELSEWHERE = {
     "firsthand_quarantined": "a run of `data run` is a process of its own, whose report has it",
     "firsthand_arena_fragmentation_ratio": "a server has the paged cache, which has no arena",
-    "firsthand_release_drill_age_seconds": "`release history` has it",
+}
+# Of a server of releases.
+WITH_RELEASES = {
+    *("firsthand_release_drill_age_seconds", "firsthand_canary_share_ratio"),
+    "firsthand_canary_returns",
 }
 
 
@@ -128,7 +132,11 @@ def test_reach_every_metric_is_seen_at_more_than_nothing(watched: Watched) -> No
     more_than_there_is_room_for(watched)
     faults_of_the_engine(watched)
     excused = set() if find_gpus() else {e.name for e in CATALOGUE.values() if e.when is When.GPU}
-    assert set(CATALOGUE) - watched.seen == excused, "seen at nothing, or not at all"
+    assert set(CATALOGUE) - watched.seen == excused | WITH_RELEASES, (
+        "seen at nothing, or not at all"
+    )
+    releases = "".join(path.read_text() for path in Path("tests/release").glob("test_*.py"))
+    assert all(name in releases for name in WITH_RELEASES), "proven there"
     aliases = {one.name for entry in CATALOGUE.values() for one in entry.aliases}
     assert aliases == watched.aliases
     assert not ELSEWHERE.keys() & CATALOGUE.keys(), "it is here now: prove it"
@@ -137,8 +145,6 @@ def test_reach_every_metric_is_seen_at_more_than_nothing(watched: Watched) -> No
 def ordinary_traffic(watched: Watched) -> None:
     watched.complete(prompt="the same long beginning of a prompt " * 4, n=2)
     watched.complete(prompt="the same long beginning of a prompt " * 4)
-    watched.complete(prompt="abc abc abc", max_tokens=60, temperature=0)  # it repeats itself
-    watched.until_seen("firsthand_speculations", "firsthand_speculated_tokens")
     url = watched.server.url
     httpx.post(f"{url}/v1/embeddings", json={"input": ["a", "b"]}, timeout=30).raise_for_status()
     watched.chaos("slow", 60, 20)
@@ -147,6 +153,13 @@ def ordinary_traffic(watched: Watched) -> None:
     watched.chaos("slow", 0)
     watched.until_seen("firsthand_cancelled", "firsthand_idempotency_bytes")
     watched.until_seen("firsthand_microbatch_size", "firsthand_selfcheck_ok")
+
+    def guesses() -> bool:  # of a text that repeats itself
+        watched.complete(prompt="abcd" * 30, temperature=0, max_tokens=40)
+        watched.look()
+        return "firsthand_speculations" in watched.seen
+
+    until(guesses, "nothing was guessed")
 
 
 def clients_that_do_harm(watched: Watched) -> None:

@@ -7,8 +7,9 @@ Read next: `chaos_clients.py` (faults of clients); `../server/chaos.py` (the oth
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -64,7 +65,7 @@ def chaos(
         for unit, amount in amounts.items():
             query |= {"unit": unit, "amount": amount}
         found = ask_admin(admin_socket, "chaos", query)
-        say(f"{fault}: {found['about']}, for {found['seconds']:g} s; it ends by itself")
+        say(_told(fault, found))
         if fault in ("client", "flood"):
             from firsthand.cli.chaos_clients import flood, read_nothing
 
@@ -74,3 +75,9 @@ def chaos(
             print_json(found)
         elif "answers" in found:
             print(", ".join(f"{status}: {count}" for status, count in found["answers"].items()))
+
+
+def _told(fault: str, found: Mapping[str, Any]) -> str:
+    if found["seconds"]:
+        return f"{fault}: {found['about']}, for {found['seconds']:g} s; it ends by itself"
+    return "kill: the engine was killed, once" if fault == "kill" else f"{fault}: ended"

@@ -35,8 +35,10 @@ REQUESTS = Section(
         counted(
             "firsthand_requests",
             "requests",
-            "HTTP requests that have ended; one is one, however many answers it asked for. Status "
-            "499: its client was gone before the reply was whole",
+            "HTTP requests that came to a route and have ended; one is one, however many answers "
+            "it asked for. Status 499: its client was gone before the reply was whole. Those that "
+            "were refused before are in `firsthand_refused_total`, and all of them in "
+            "`firsthand_http_request_seconds`",
             Label("endpoint", "the route's own form; `other` for a path that no route has"),
             Label("status", "of HTTP"),
             Label(

@@ -244,6 +244,15 @@ def _counted(name: str, weight: float, **labels: str) -> Test:
     return test
 
 
+def _engine_lost(e: Evidence) -> Seen | None:
+    """Lately; or before, which is told and weighs little: it may have happened a minute ago."""
+    name = "firsthand_engine_restarts"
+    if e.grown(name) > 0:
+        return Seen(0.95, (f"{name}_total +{e.grown(name):.0f}",))
+    before = e.usual(name)
+    return Seen(0.3, (f"{name}_total {before:.0f} before, none lately",)) if before > 0 else None
+
+
 def _log_lines(e: Evidence) -> Seen | None:
     by_event = e.by("firsthand_log_events", "event", level="error")
     watched = e.by("firsthand_log_events", "event", level="warning")
@@ -286,7 +295,7 @@ TESTS: dict[str, Test] = {
     "engine-grows": _grows("firsthand_engine_resident_bytes"),
     "server-grows": _grows("process_resident_memory_bytes"),
     "engine-stalls": _engine_stalls,
-    "engine-lost": _counted("firsthand_engine_restarts", 0.95),
+    "engine-lost": _engine_lost,
     "steps-fail": _counted("firsthand_step_errors", 0.95),
     "log-lines": _log_lines,
     "disk-full": _disk_full,

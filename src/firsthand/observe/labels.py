@@ -23,11 +23,13 @@ LOG_LEVELS = ("warning", "error")
 # Those of the log that can be a warning or an error.
 LOG_EVENTS = (
     *(
+        "batches_wait",
         "canary_returned",
         "canary_unwritten",
         "chaos",
         "context_lowered",
         "degradation",
+        "engine_lost",
         "golden_unknown",
         "model_failed",
         "near_names",

@@ -19,7 +19,7 @@ from firsthand.values import dataclass
 
 MOST_NAMED = 3
 HALF, HARDLY, LEAST = 0.5, 0.05, 0.005  # of the time of all requests
-BACKED, DOUBTED = 1.05, 0.8  # what a cause's weight is multiplied by
+BACKED, DOUBTED = 1.05, 0.3  # what a cause's weight is multiplied by
 
 # In which stage of a request's life a cause would show, and by which end.
 IN_STAGES: Mapping[str, tuple[str, ...]] = {

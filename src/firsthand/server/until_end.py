@@ -27,6 +27,7 @@ from firsthand.server.handover import AFTER_S, Handover
 from firsthand.server.lag import watch_lag
 from firsthand.server.listening import address, listener_of, uvicorn_config
 from firsthand.server.logs import tell, tell_lost
+from firsthand.server.lost_engines import tell_lost_engines
 from firsthand.server.running import INTERRUPTED, Serving, around
 from firsthand.server.succession import check_all_golden
 from firsthand.server.verbs import Verbs
@@ -86,7 +87,11 @@ async def _serve(
         loop.add_signal_handler(number, running.on_signal, number)
     serving: list[asyncio.Task[None]] = []
     ready = asyncio.ensure_future(running.become_ready())
-    watching = asyncio.gather(running.watch(), watch_lag(running.metrics.loop_lag.observe))
+    watching = asyncio.gather(
+        running.watch(),
+        watch_lag(running.metrics.loop_lag.observe),
+        tell_lost_engines(running.registry),
+    )
     for member in running.registry.members:
         running.selfchecks.begin(member, ready)
     stopping = asyncio.ensure_future(running.stopping.wait())
