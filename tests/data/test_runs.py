@@ -90,6 +90,45 @@ def test_d_5_poison_leaves_after_three_tries_and_holds_nobody_up(tmp_path: Path)
     assert held[0].raw == json.dumps(ask(3)).encode()
 
 
+OWN = """
+import datetime, math
+def given(values):
+    deep, own = [], []
+    for _ in range(100_000):
+        deep = [deep]
+    own.append(own)
+    found = ["\\ud800", deep, 10**5000, own, math.nan, object(), SystemExit, GeneratorExit,
+             datetime.date(2026, 1, 2)][int(values["request_id"][1:])]
+    if isinstance(found, type):
+        raise found
+    return {**values, "x": found}
+"""
+
+
+def test_what_a_transform_gives_is_judged(tmp_path: Path) -> None:
+    """Each that has no form in JSON is refused by its field, and the others go on."""
+    (tmp_path / "own.py").write_text(OWN)
+    table = {"transform": [{"use": "own.py:given"}]}
+    outcome = run_job(job_in(tmp_path, lines(*map(ask, range(9))), **table), None, How())
+    assert books(outcome) == (9, 1, 8, 0)
+    assert dict(outcome.books.reasons) == {"invalid": 6, "failed": 2}
+    assert [one["x"] for one in outputs(tmp_path)] == ["2026-01-02"]
+    ledger = read_ledger(tmp_path / "out.jsonl.ledger")
+    held = list(ledger.all_held())
+    ledger.close()
+    assert {one.stage for one in held} == {"own.py:given"}
+    assert [one.field for one in held] == ["x"] * 6 + [None] * 2
+
+
+def test_a_reply_that_has_no_form_is_tried_again_and_then_poison(tmp_path: Path) -> None:
+    def rule(body: dict[str, Any], tries: int) -> tuple[int, str]:
+        return 200, "\ud800" if prompt_of(body) == "text 1" else "good"
+
+    job = job_in(tmp_path, lines(*map(ask, range(3))), **with_engine())
+    outcome = run_job(job, lambda: Answers(rule), How())
+    assert books(outcome) == (3, 2, 1, 0) and dict(outcome.books.reasons) == {"poison": 1}
+
+
 def test_a_duplicate_waits_for_what_becomes_of_the_first(tmp_path: Path) -> None:
     """A refused record takes no key, also while both are in the window."""
 

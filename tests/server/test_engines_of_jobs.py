@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,36 @@ def test_a_connection_that_was_closed_between_two_requests_is_opened_again() -> 
         engine.close()
         thread.join(30)
     assert [one.status for one in replies] == [200, 200]
+
+
+def test_d_5_a_record_at_which_the_server_drops_the_connection_is_poison(tmp_path: Path) -> None:
+    """And holds up nobody: the others are answered all the while."""
+    models = b'{"data": [{"id": "m"}]}'
+    choice = b'{"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}'
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        asked = connection.recv(65536)
+                        while asked.startswith(b"POST") and not asked.endswith(b"}"):
+                            asked += connection.recv(65536)
+                        if b"vanish" in asked:
+                            continue
+                        body = choice if asked.startswith(b"POST") else models
+                        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
+                        size = b"Content-Length: %d\r\n\r\n" % len(body)
+                        connection.sendall(head + size + body)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        records = lines(ask(0), ask(1, "vanish"), *map(ask, range(2, 6)))
+        job = job_in(tmp_path, records, engine=ENGINE)
+        outcome = run_job(job, lambda: HttpEngine(address_of(url), 2), How())
+    assert (outcome.books.accepted, dict(outcome.books.reasons)) == (5, {"poison": 1})
 
 
 def test_closing_ends_who_waits() -> None:

@@ -34,10 +34,10 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM ends the command in order, as an exception with its exit code."""
+    """Inside, SIGTERM ends the command in order, as Ctrl-C does."""
 
     def ended(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, ended)
     try:

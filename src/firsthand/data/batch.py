@@ -24,6 +24,7 @@ from firsthand.data.engines import EngineFacts, Reply
 from firsthand.data.identity import identity_of, request_id_of
 from firsthand.data.job import Job, job_of
 from firsthand.data.opening import open_source
+from firsthand.data.plain import NotPlain, plain_json
 from firsthand.data.record import (
     START,
     Accepted,
@@ -114,7 +115,10 @@ def is_answer(line: bytes) -> bool:
 def _written(name: str, custom_id: str | None, response: Any, error: Any) -> bytes:
     value = {"id": f"batch_req_{name}", "custom_id": custom_id}
     value |= {"response": response, "error": error}
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return plain_json(value)
+    except NotPlain as fault:
+        raise Flaw(Reason.FAILED, f"the reply {fault.detail}") from None
 
 
 def batch_job(source: Path, sink: Path, engine: dict[str, Any], folder: Path, **more: Any) -> Job:

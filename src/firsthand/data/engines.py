@@ -17,13 +17,15 @@ from firsthand.errors import EngineUnavailable
 from firsthand.values import dataclass
 from firsthand.version import VERSION
 
+LOST = 599
 MAX_TRIES = 3  # of a record whose tries fail; then it is poison
 BACK_OFF_S = (0.1, 0.3)  # before the second try and the third
 BUSY_S = (0.5, 1.0, 2.0, 4.0, 8.0)  # while the engine takes nothing; the last again and again
 
 
 class Reply(NamedTuple):
-    """`status` 0: there was none; `content` says why."""
+    """`status` 0: nobody was reached; `content` says why. LOST: there was a connection, and no
+    reply came by it, which may be the record's fault."""
 
     status: int
     content: bytes
@@ -43,7 +45,8 @@ class Reply(NamedTuple):
         text = error.get("message") if isinstance(error, dict) else error
         if not isinstance(text, str):
             text = self.content[:200].decode("utf-8", "replace")
-        return f"{self.status or 'no reply'}: {text[:300]}"
+        said = {0: "no reply", LOST: "the connection was lost"}.get(self.status, self.status)
+        return f"{said}: {text[:300]}"
 
 
 class Engine(Protocol):

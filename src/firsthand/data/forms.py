@@ -7,13 +7,13 @@ Read next: `pipeline.py`; `batch.py`, the other form.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from firsthand.data.contract import contract_hash
 from firsthand.data.engines import EngineFacts, Reply
 from firsthand.data.job import PATHS, EnginePart, Job
+from firsthand.data.plain import NotPlain, plain_json
 from firsthand.data.record import Accepted, Reason
 from firsthand.data.run_parts import Request
 from firsthand.data.source import Flaw
@@ -92,4 +92,8 @@ def answer_of(reply: Reply) -> dict[str, Any]:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":")).encode()
+    """Raises Flaw."""
+    try:
+        return plain_json(value)
+    except NotPlain as error:
+        raise Flaw(Reason.INVALID, f"the output {error.detail}") from None

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from firsthand.addresses import Address, fault_of
-from firsthand.data.engines import Reply
+from firsthand.data.engines import LOST, Reply
 from firsthand.data.identity import trace_parent
 
 MAX_REPLY_BYTES = 64 << 20
@@ -47,16 +47,24 @@ class HttpEngine:
 
     def _ask(self, method: str, path: str, content: bytes | None, request_id: str) -> Reply:
         """A connection that the other side has closed between two requests is opened again."""
+        status = 0
         for _ in range(2):
             connection = self._connection()
+            try:
+                if connection.sock is None:
+                    self._address.open(connection)
+            except (OSError, http.client.HTTPException) as error:
+                fault, status = error, 0
+                break
             try:
                 return self._reply(connection, method, path, content, request_id)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                fault = error
+                fault, status = error, LOST
                 if self._closing or isinstance(error, TimeoutError):
                     break
-        return Reply(0, f"{self._address}: {fault_of(fault)}".encode())
+        status = 0 if self._closing else status
+        return Reply(status, f"{self._address}: {fault_of(fault)}".encode())
 
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
@@ -73,8 +81,6 @@ class HttpEngine:
         content: bytes | None,
         request_id: str,
     ) -> Reply:
-        if connection.sock is None:
-            self._address.open(connection)
         headers = {"X-Request-Id": request_id, **self._address.headers}
         if (parent := trace_parent(request_id)) is not None:
             headers["traceparent"] = parent

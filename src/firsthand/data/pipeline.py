@@ -12,13 +12,12 @@ nothing but the order of the records.
 from __future__ import annotations
 
 import hashlib
-import json
 import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 
 from firsthand.data.buffer import Ended, Reader
 from firsthand.data.engines import (
@@ -32,6 +31,7 @@ from firsthand.data.engines import (
 )
 from firsthand.data.identity import request_id_of
 from firsthand.data.ledger import Output
+from firsthand.data.plain import plain_json
 from firsthand.data.record import (
     Accepted,
     Duplicate,
@@ -171,11 +171,15 @@ class Run:
             key = item.key if isinstance(item, Accepted) else None
             slot.item = Duplicate(slot.position, key or slot.identity.hex())
         elif isinstance(item, Accepted):
-            slot.request = self._form.request(item, slot.identity)
+            try:
+                slot.request = self._form.request(item, slot.identity)
+                if slot.request is None:
+                    slot.line = self._form.line(item, slot.identity, slot.sha256, None)
+            except Flaw as flaw:
+                self._end(slot, flaw.reason, flaw.detail)
             if slot.request is not None:
                 self._ask(slot)
                 return
-            slot.line = self._form.line(item, slot.identity, slot.sha256, None)
         slot.ended = True
 
     def _ask(self, slot: Slot) -> None:
@@ -205,7 +209,8 @@ class Run:
         if meaning is Meaning.CLOSED:
             raise EngineUnavailable(f"the engine answers nothing: {why}")
         if meaning is Meaning.REFUSED:
-            slot.line = self._form.refusal(item, slot.identity, reply)
+            with suppress(Flaw):
+                slot.line = self._form.refusal(item, slot.identity, reply)
             self._end(slot, Reason.REFUSED, why)
             return
         if meaning is Meaning.ANSWERED:
@@ -299,7 +304,7 @@ class Run:
         every = self._options.sample
         if not every or int.from_bytes(sha256[:8], "big") % every:
             return None
-        return json.dumps(item.values, ensure_ascii=False, default=str)
+        return plain_json(item.values).decode()
 
     def _commit_if_due(self) -> None:
         now_s, options = self._clock(), self._options

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from firsthand.data.contract import Broken, Checker, Contract
+from firsthand.data.plain import NotPlain, check_plain
 from firsthand.data.record import Accepted, Duplicate, Reason, Record, Rejected, rejected
 from firsthand.data.seen import Seen
 from firsthand.data.transforms import Transform
@@ -55,10 +56,14 @@ def transformed(
 
 def _transformed(item: Accepted, transform: Transform) -> Accepted | Rejected:
     try:
-        return transform.apply(item)
+        done = transform.apply(item)
+        check_plain(done.values)
+        return done
     except Broken as broken:
         reason, detail, field = broken.reason, broken.detail, broken.field
-    except Exception as error:  # the user's own code may raise anything
+    except NotPlain as broken:
+        reason, detail, field = Reason.INVALID, broken.detail, broken.field
+    except (Exception, SystemExit, GeneratorExit) as error:  # the user's code may raise anything
         reason, detail, field = Reason.FAILED, f"{type(error).__name__}: {error}"[:200], None
     record = item.record
     return rejected(record.position, record.raw, transform.name, reason, detail, field=field)
