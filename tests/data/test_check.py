@@ -260,5 +260,19 @@ def test_a_contract_that_is_none(name: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SourceRefused, match="cannot be read"):
         list(check_file(tmp_path / "none.csv", Ask, Reading()))
+    (tmp_path / "none.txt").write_bytes(b"")
     with pytest.raises(SourceRefused, match="say its kind"):
         list(check_file(tmp_path / "none.txt", Ask, Reading()))
+
+
+def test_a_quoted_field_may_have_what_a_record_may(tmp_path: Path) -> None:
+    long = "a" * 200_000
+    (tmp_path / "a.csv").write_text(f'\n\r\nrequest_id,text\n1,"{long}"\n2,"{long}\nb"\n3,c\n')
+    *_, report = check_file(tmp_path / "a.csv", Ask, Reading())
+    assert isinstance(report, Report)
+    assert (report.books.read, report.books.accepted) == (3, 3)
+
+
+def test_a_file_without_an_ending_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceRefused, match="No such file"):
+        list(check_file(tmp_path / "nofile", Ask, Reading()))

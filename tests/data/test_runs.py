@@ -159,6 +159,15 @@ def test_an_engine_that_takes_nothing_ends_the_run_and_another_goes_on(tmp_path:
     assert [one["answer"] for one in outputs(tmp_path)] == [f"TEXT {n}" for n in range(50)]
 
 
+def test_a_field_that_is_to_be_kept_and_is_not_there(tmp_path: Path) -> None:
+    """Before anybody is asked."""
+    sink = {"path": "out.jsonl", "keep": ["request_id", "nosuch"]}
+    job = job_in(tmp_path, lines(ask(1)), sink=sink, **with_engine())
+    engine = Answers(upper)
+    outcome = run_job(job, lambda: engine, How())
+    assert dict(outcome.books.reasons) == {"missing_field": 1} and engine.tries == {}
+
+
 def test_a_limit_and_a_run_that_is_over(tmp_path: Path) -> None:
     job = job_in(tmp_path, lines(*map(ask, range(10))))
     outcome = run_job(job, None, How(limit=4))
@@ -235,6 +244,11 @@ def test_an_output_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
     [
         ({"source": {"path": "a.csv", "url": "x"}}, "source"),
         ({"sorce": {}}, "sorce"),
+        ({"sink": {"path": "o.csv", "kind": "csv"}}, "sink"),
+        ({"sink": {"path": "o.db", "kind": "sql"}}, "sink"),
+        ({"sink": {"path": "o.csv"}}, "sink"),
+        ({"sink": {"url": "sqlite:o.db"}}, "sink"),
+        ({"source": {"path": "q.db", "kind": "queue", "name": "q"}}, "source"),
         ({"engine": {"model": "a", "url": "b"}}, "engine"),
         ({"source": {"path": "a.csv", "delimeter": ","}}, "source.delimeter"),
         ({"transform": [{"use": "clean", "field": "x"}]}, "transform clean"),

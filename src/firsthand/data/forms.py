@@ -37,6 +37,7 @@ class JobForm:
 
     def request(self, item: Accepted, identity: bytes) -> Request | None:
         part = self._part
+        self._kept(item.values)  # before anybody is asked
         if part is None or self._engine is None:
             return None
         body: dict[str, Any] = {"model": self._engine.model, **part.options}
@@ -51,10 +52,17 @@ class JobForm:
     def line(self, item: Accepted, identity: bytes, sha256: str, reply: Reply | None) -> bytes:
         values = item.values
         if self._keep is not None:
-            values = {name: values.get(name) for name in self._keep}
+            values = {name: values[name] for name in self._kept(values)}
         answer = {} if reply is None else answer_of(reply)
         lineage = {"id": identity.hex(), "input_sha256": sha256, **self._lineage}
         return _json({**values, **answer, OURS: lineage})
+
+    def _kept(self, values: Mapping[str, Any]) -> list[str]:
+        """Raises Flaw."""
+        for name in self._keep or ():
+            if name not in values:
+                raise Flaw(Reason.MISSING_FIELD, f"sink.keep names {name[:80]!r}")
+        return list(self._keep or ())
 
     def refusal(self, item: Accepted, identity: bytes, reply: Reply) -> bytes | None:
         return None

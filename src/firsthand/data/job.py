@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -53,6 +53,7 @@ class Place(Part):
     `kind` of a file follows from its name. A table has a `url` (sqlite:FILE, postgresql://…), a
     queue has one too, and a `name`."""
 
+    file_kinds: ClassVar[tuple[str, ...]] = get_args(FileKind)
     kind: FileKind | Literal["sql"] | QueueKind | None = None
     path: str | None = None
     url: str | None = None
@@ -64,6 +65,11 @@ class Place(Part):
             raise ValueError("takes path, of a file, or url, of a database or queue")
         if self.kind in QUEUES and self.name is None:
             raise ValueError("a queue has a name")
+        if self.path is not None and self.kind not in (None, *self.file_kinds):
+            kinds = ", ".join(self.file_kinds)
+            raise ValueError(f"kind {self.kind} has no path; a file is one of {kinds}")
+        if self.url is not None and self.kind not in ("sql", *QUEUES):
+            raise ValueError(f"kind, of a url, is one of sql, {', '.join(QUEUES)}")
         return self
 
 
@@ -112,6 +118,15 @@ class EnginePart(Part):
 
 class SinkPart(Place):
     """`keep`: which values of the record stand in its output; None: all."""
+
+    file_kinds: ClassVar[tuple[str, ...]] = ("jsonl", "parquet")
+
+    @model_validator(mode="after")
+    def _a_form(self) -> SinkPart:
+        ending = Path(self.path or "").suffix
+        if self.kind is None and ending in (".csv", ".tsv", ".json", ".db", ".sqlite"):
+            raise ValueError(f"path: {ending} is no form of output; kind is jsonl or parquet")
+        return self
 
     keep: list[str] | None = None
 

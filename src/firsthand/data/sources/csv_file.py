@@ -51,9 +51,11 @@ class CsvReader:
     ) -> None:
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n\0'):
             raise InvalidRequest("delimiter", f"is one character, not {delimiter[:8]!r}")
+        csv.field_size_limit(max(csv.field_size_limit(), limits.record_bytes))
         self._encoding = encoding
         self._limits = limits
         self._newline = encoding.newline
+        self._blank = (self._newline, "\r\n".encode(encoding.name or "ascii"))
         self._record = after.record
         self._lines = self._lines_from(stream, encoding.mark_bytes, 0)
         self.header = self._read_header(delimiter)
@@ -62,9 +64,9 @@ class CsvReader:
 
     def __iter__(self) -> Iterator[Record | Rejected]:
         columns, num_columns = self.header.columns, len(self.header.columns)
-        record, blank = self._record, (self._newline, "\r\n".encode(self._encoding.name or "ascii"))
+        record = self._record
         for line in self._lines:
-            if line.content in blank:
+            if line.content in self._blank:
                 continue
             record += 1
             position, raw = position_of(line, record), line.content
@@ -116,7 +118,7 @@ class CsvReader:
         return values, taken
 
     def _read_header(self, delimiter: str | None) -> Header:
-        line = next(self._lines, None)
+        line = next((one for one in self._lines if one.content not in self._blank), None)
         if line is None:
             return Header((), delimiter or ",")
         try:

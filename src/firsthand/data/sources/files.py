@@ -83,12 +83,12 @@ def open_file(
     Raises SourceRefused: no such file, an encoding without lines of bytes, a header that lacks
     what the contract needs.
     """
-    kind = kind_of(path, reading.kind)
     try:
         stream = path.open("rb", buffering=BUFFER_BYTES)
     except OSError as error:
         raise SourceRefused(str(path), f"cannot be read: {error.strerror}") from error
     try:
+        kind = kind_of(path, reading.kind)
         facts = SourceFacts(
             kind, str(path), size=os.fstat(stream.fileno()).st_size, version=version_of(stream)
         )
