@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from firsthand.cli import options
 from firsthand.cli.micro_model import write_micro_model
+from firsthand.cli.preflight import _of_release
 from tests.cli.test_commands import call, called
 
 
@@ -69,3 +72,30 @@ def test_a_configuration_is_read_as_a_server_reads_it(model: Path) -> None:
         said = called(*arguments, "--config", str(config), code=2)["error"]["message"]
         assert why in said
     assert not (model.parent / "store").exists()
+
+
+def test_a_contract_that_was_not_named_is_told_as_the_built_in_one(model: Path) -> None:
+    data = model.parent / "tickets.csv"
+    data.write_text("ticket_id,text\n1,a\n")
+    said = called("manifest", "write", str(model), "--data", str(data), code=3)["error"]["message"]
+    assert "has no column 'request_id'" in said
+    assert "the built-in contract; --contract MODULE:CLASS names yours" in said
+
+
+def test_a_release_is_no_model_and_says_where_its_model_is(model: Path) -> None:
+    store = model.parent / "store"
+    called("release", "stage", str(store), str(model), "--no-golden")
+    called("release", "promote", str(store), "1")
+    found = called("inspect", f"{store}/current", code=4)["error"]["message"]
+    assert found.endswith(f"; there is one in {store}/current/model")
+
+
+def test_preflight_holds_a_release_as_it_says_itself(model: Path) -> None:
+    config = model.parent / "chat.toml"
+    config.write_text("max-model-len = 96\n")
+    store = model.parent / "store"
+    called(*("release", "stage", str(store), str(model), "--no-golden"), "--config", str(config))
+    found = _of_release(str(store / "releases" / "1"), None, options.LOADING)
+    assert found.max_context == 96
+    asked = replace(options.LOADING, threads=3)
+    assert _of_release(str(store / "releases" / "1"), None, asked) == replace(found, threads=3)

@@ -236,12 +236,18 @@ def test_f_88_ps(other: Other) -> None:
     other.cards = [CARD | {"firsthand_memory_bytes": 3 << 20}, {"id": "theirs"}, {"no": "name"}]
     lines = call("ps", "--url", other.url).stdout.splitlines()
     assert [line.split() for line in lines] == [
-        ["NAME", "STATUS", "CONTEXT", "PLANNED", "OPEN", "SHA256"],
-        ["micro", "ready", "512", "3.0", "MiB", "-", "-"],
-        ["theirs", "-", "-", "-", "-", "-"],
+        ["NAME", "STATUS", "CONTEXT", "PLANNED", "OPEN", "SHA256", "RELEASE"],
+        ["micro", "ready", "512", "3.0", "MiB", "-", "-", "-"],
+        ["theirs", "-", "-", "-", "-", "-", "-"],
     ]
     shown = call("ps", "--url", other.url, "--json").stdout
     assert [card["id"] for card in json.loads(shown)["models"]] == ["micro", "theirs"]
+    release = {"firsthand_release": "ab" * 32, "firsthand_release_number": 7}
+    canary = release | {"id": "micro@7", "firsthand_canary_share": 0.05}
+    other.cards = [CARD | release, canary]
+    lines = call("ps", "--url", other.url).stdout.splitlines()
+    assert lines[1].split()[-2:] == ["7", "abababababab"]
+    assert lines[2].endswith("7 abababababab, 0.05 of the requests")
     other.cards = ["x"]
     assert "lists no models" in call("ps", "--url", other.url, code=1).stderr
 

@@ -55,6 +55,8 @@ def test_a_record_that_is_refused_again_stays_and_says_why(tmp_path: Path) -> No
     run_job(job, None, How())
     with closing(read_ledger(job.ledger, writes=True)) as ledger:
         fix(ledger, 1, b'{"request_id": "1", "text": " "}')
+        with pytest.raises(SourceRefused, match="there is no such record"):
+            ledger.held(10**20)
     now, books = replay(job, None, None)
     assert now.quarantined == 1 and dict(books.reasons) == {"blank": 1}
 

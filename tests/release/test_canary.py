@@ -77,6 +77,8 @@ def test_a_share_of_the_requests_goes_to_it_and_promotion_ends_it(
         cards = {one["id"]: one for one in httpx.get(server.url + "/v1/models").json()["data"]}
         assert cards["micro@2"]["firsthand_release"][:16] == new
         assert cards["micro"]["firsthand_release"][:16] == old
+        assert [cards[name]["firsthand_release_number"] for name in ("micro", "micro@2")] == [1, 2]
+        assert cards["micro@2"]["firsthand_canary_share"] == 0.3
         assert ask(server, "by name", model="micro@2").headers["x-release"] == new
         assert httpx.get(server.url + "/readyz").status_code == 200
         with pytest.raises(ReleaseRefused, match="has a canary already"):

@@ -272,3 +272,23 @@ def test_a_version_that_goes_back_is_refused(store: Store, tmp_path: Path) -> No
             stage(store, folder, wanted, SUMS)
         stage(store, folder, replace(wanted, allow_older=True), SUMS)
     assert store.numbers() == [1, 2, 3]
+
+
+def test_a_contract_may_be_new_and_another_one_is_asked_about(
+    store: Store, models: Path, staged: Stage
+) -> None:
+    staged(1)
+    for contract in ("aa" * 32, "bb" * 32):
+        stage(store, models / "model-1", Staged("micro", {}, contract, None), SUMS)
+
+    def contract_of(number: int, *, new_contract: bool = False) -> Any:
+        report = Drill(store, lambda _: None, lambda _: None, new_contract).run(str(number))
+        return next(one for one in report.findings if one.check == "contract of the data")
+
+    switch(store).promote("1")
+    assert contract_of(2).passed
+    assert contract_of(2).detail == f"{'aa' * 32} instead of none"
+    switch(store).promote("2", force=True)
+    assert not contract_of(3).passed
+    assert "--new-contract" in contract_of(3).detail
+    assert contract_of(3, new_contract=True).passed

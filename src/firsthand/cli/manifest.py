@@ -207,7 +207,14 @@ def _records_hash(file: Path, contract: str | None, *, any_order: bool) -> tuple
             if isinstance(item, Accepted):
                 yield item.values
 
-    return set_hash(values(), any_order=any_order)
+    try:
+        return set_hash(values(), any_order=any_order)
+    except SourceRefused as refused:
+        if contract is not None:
+            raise
+        text = str(refused).removeprefix(f"{refused.part}: ")
+        hint = "asked by the built-in contract; --contract MODULE:CLASS names yours"
+        raise SourceRefused(refused.part, f"{text}; {hint}") from None
 
 
 def _hash_of(path: Path) -> str:

@@ -86,7 +86,10 @@ def _items(
     wanted = LoadOptions(**options.load_keywords(loading))
     settings = None if config is None else read(str(config), {"model": [model]}).settings
     folder = Path(model).resolve()
-    path = str(model_path(folder, read_release(folder))) if is_release(folder) else model
+    path = model
+    if is_release(folder):
+        path = str(model_path(folder, read_release(folder)))
+        wanted = _of_release(model, config, loading) or wanted
     on_disk = OnDisk(path, wanted, settings, read_alert_settings(alerts))
     yield from on_disk.of_model()
     yield signed(path)
@@ -97,6 +100,23 @@ def _items(
         yield from loaded.items()
     with TemporaryDirectory() as place, started(model, _flags(loading), Path(place)) as server:
         yield from Served(server, on_disk.identity()).items()
+
+
+def _of_release(model: str, config: Path | None, loading: options.Loading) -> Any:
+    """As its own settings say, and what was asked for here; None: another engine's."""
+    from dataclasses import replace
+
+    from firsthand.cli.serve import read
+    from firsthand.release.engines import python_for
+    from firsthand.server.rules import registry_entry
+
+    settings = read(None if config is None else str(config), {"model": [model]}).settings
+    if python_for([model]) is not None:
+        return None
+    usual = options.load_keywords(options.LOADING)
+    asked = options.load_keywords(loading).items()
+    given = {name: value for name, value in asked if value != usual[name]}
+    return replace(registry_entry(settings, settings.model[0]).service.load, **given)
 
 
 def _flags(loading: options.Loading) -> list[str]:

@@ -168,7 +168,14 @@ def history(store: StoreFolder, as_json: options.AsJson = False) -> None:
         say(f"current: {current or 'none'}; a rollback returns to: {previous or 'none'}")
 
 
-def drill(store: StoreFolder, release: Named = "latest", as_json: options.AsJson = False) -> None:
+def drill(
+    store: StoreFolder,
+    release: Named = "latest",
+    new_contract: Annotated[
+        bool, typer.Option("--new-contract", help="That its contract is another one is meant.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
     """Deploy a release and return to the one before it, under load, in a server of its own."""
     with reported(as_json):
         from firsthand.release.drill import Drill
@@ -178,7 +185,7 @@ def drill(store: StoreFolder, release: Named = "latest", as_json: options.AsJson
         def read(folder: Path) -> object:
             return _run("", {})(folder)
 
-        report = Drill(found, read, say).run(release)
+        report = Drill(found, read, say, new_contract).run(release)
         if as_json:
             print_json(report.to_dict())
         else:

@@ -51,7 +51,7 @@ def ps(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson =
         if as_json:
             print_json({"models": cards})
             return
-        heads = ("NAME", "STATUS", "CONTEXT", "PLANNED", "OPEN", "SHA256")
+        heads = ("NAME", "STATUS", "CONTEXT", "PLANNED", "OPEN", "SHA256", "RELEASE")
         print_table(heads, [_row(card) for card in cards])
 
 
@@ -106,7 +106,17 @@ def _row(card: Mapping[str, Any]) -> tuple[str, ...]:
         in_bytes(num_bytes) if isinstance(num_bytes, int) else "-",
         _shown(card.get("firsthand_requests_open")),
         sha256[:SHORT_HASH] if isinstance(sha256, str) else "-",
+        _release(card),
     )
+
+
+def _release(card: Mapping[str, Any]) -> str:
+    """Its number and its hash's beginning; of a canary, its share."""
+    sha256, share = card.get("firsthand_release"), card.get("firsthand_canary_share")
+    if not isinstance(sha256, str):
+        return "-"
+    told = f"{_shown(card.get('firsthand_release_number'))} {sha256[:SHORT_HASH]}"
+    return f"{told}, {share:.3g} of the requests" if isinstance(share, float) else told
 
 
 def _shown(value: Any) -> str:

@@ -187,7 +187,8 @@ class Ledger:
 
     def held(self, number: int) -> Held:
         """Raises SourceRefused."""
-        for one in self._held("WHERE number = ?", (number,)):
+        found = self._held("WHERE number = ?", (number,)) if abs(number) < 1 << 63 else ()
+        for one in found:
             return one
         raise SourceRefused(f"quarantine {number}", "there is no such record")
 

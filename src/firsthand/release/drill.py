@@ -51,6 +51,7 @@ class Drill:
     store: Store
     read_configuration: Callable[[Path], object]
     tell: Callable[[str], None]
+    new_contract: bool = False  # another one than that of what is served is meant
     _findings: list[Finding] = field(default_factory=list)
     _deploy_s: float | None = None
     _recovery_s: float | None = None
@@ -91,9 +92,12 @@ class Drill:
             self._try(
                 f"configuration of {release.number}", partial(self._configuration, folder, release)
             )
-        same = old.contract_hash == new.contract_hash
-        detail = "the same" if same else f"{new.contract_hash} instead of {old.contract_hash}"
-        self._found("contract of the data", same, detail)
+        was, now = old.contract_hash, new.contract_hash
+        same = was == now
+        detail = "the same" if same else f"{now or 'none'} instead of {was or 'none'}"
+        if not same and not (was is None or self.new_contract):
+            detail += "; --new-contract says that this is meant"
+        self._found("contract of the data", same or was is None or self.new_contract, detail)
         has = old.golden is not None and new.golden is not None
         self._found(
             "golden tokens on record", has, "of both" if has else "stage without --no-golden"

@@ -137,6 +137,11 @@ def release_folder(model: str | Path) -> Path | None:
     return None
 
 
+def number_of(folder: Path) -> int | None:
+    """By the name of a release's folder; None: it lies in no store."""
+    return int(folder.name) if folder.name.isascii() and folder.name.isdigit() else None
+
+
 def release_of(model: str | Path) -> Release | None:
     """The release whose model lies at this path. Raises CheckpointError."""
     folder = release_folder(model)

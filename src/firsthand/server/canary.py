@@ -97,6 +97,11 @@ class Canaries:
     def names(self) -> set[str]:
         return {canary.new.name for canary in self.by_model.values()}
 
+    def share_of(self, name: str) -> float | None:
+        """Of the canary that is called so."""
+        shares = [one.share for one in self.by_model.values() if one.new.name == name]
+        return shares[0] if shares else None
+
     def begin(self, canary: Canary) -> None:
         self.by_model[canary.old.name] = canary
         for reason in CANARY_REASON.values:

@@ -16,6 +16,7 @@ from firsthand.generation.member import Lease, Member, ModelAway
 from firsthand.generation.registry import Registry
 from firsthand.generation.service import Service
 from firsthand.generation.service_values import Status
+from firsthand.release.record import number_of, release_folder
 from firsthand.server.answers import unless_gone
 from firsthand.server.guard.call import call_of
 from firsthand.server.guard.gate import Gate
@@ -80,7 +81,9 @@ class Entrance:
     def card(self, service: Service) -> dict[str, Any]:
         """What the list of models says of one, beside the protocol's own."""
         member = self.registry.member_of(service)
+        folder = release_folder(member.entry.service.model)
         return {
+            "firsthand_release_number": None if folder is None else number_of(folder),
             "firsthand_status": member.status.value,
             "firsthand_memory_bytes": member.memory_bytes,
             "firsthand_requests_open": service.load.num_open,

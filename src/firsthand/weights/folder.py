@@ -81,7 +81,8 @@ def model_in(folder: Path, file: str | None = None) -> Path:
     legacy = [name for name in names if name.endswith(LEGACY_SUFFIXES)]
     if legacy:
         raise UnsupportedModel(convert_first(str(folder), legacy))
-    raise ModelNotFound(f"no model in {folder}: {_what_is_in(ggufs)}")
+    inside = "; there is one in {folder}/model" if (folder / "model").is_dir() else ""
+    raise ModelNotFound(f"no model in {folder}: {_what_is_in(ggufs)}{inside.format(folder=folder)}")
 
 
 def form_of(path: Path) -> Form:

@@ -42,6 +42,9 @@ def _card(house: House, name: str, service: Service) -> dict[str, Any]:
     facts, more = service.model, {}
     if house.entrance is not None:
         more = house.entrance.card(service)
+    share = house.canaries.share_of(name)
+    if share is not None:
+        more["firsthand_canary_share"] = share
     parent = house.adapters.get(name)
     if parent is not None:
         adapter = facts.adapters.get(name)  # known once an engine has loaded it
