@@ -99,3 +99,19 @@ def test_preflight_holds_a_release_as_it_says_itself(model: Path) -> None:
     assert found.max_context == 96
     asked = replace(options.LOADING, threads=3)
     assert _of_release(str(store / "releases" / "1"), None, asked) == replace(found, threads=3)
+
+
+def test_a_manifest_that_takes_another_ones_place_says_what_changed(model: Path) -> None:
+    call("manifest", "write", str(model))
+    assert "warning" not in call("manifest", "write", str(model)).stderr
+    with (model / "config.json").open("ab") as file:
+        file.write(b" ")
+    (model / "tokenizer.json").unlink()
+    (model / "notes.md").write_text("a")
+    (model / "manifest.json.dsse").write_text("{}")
+    said = call("manifest", "write", str(model)).stderr
+    assert "changed: config.json; gone: tokenizer.json; new: notes.md" in said
+    assert "has no tokenizer.json" in said
+    assert "manifest.json.dsse is of the one that is replaced: sign it anew" in said
+    (model / "manifest.json").write_text('{"schema_version": 1}')
+    assert "what is replaced was damaged" in call("manifest", "write", str(model)).stderr

@@ -108,7 +108,10 @@ def test_one_that_loses_its_engine_is_taken_back_by_itself(two: Store, tmp_path:
         assert shares(server) == {old: NUM}
         metrics = httpx.get(server.url + "/metrics").text
         assert 'firsthand_canary_returns_total{model="micro",reason="engine"} 1.0' in metrics
-        with pytest.raises(ReleaseRefused, match="its canary was taken back: its engine was lost"):
+        with pytest.raises(
+            ReleaseRefused,
+            match="its engine was lost; give it another canary, or --force",
+        ):
             Switch(two, AdminSocket(tmp_path / "admin"), None, SUMS).promote("2")
 
 

@@ -17,7 +17,7 @@ import typer
 
 from firsthand.cli import options
 from firsthand.cli.output import print_json, reported, say
-from firsthand.errors import InvalidRequest, SourceRefused
+from firsthand.errors import CheckpointError, InvalidRequest, SourceRefused
 from firsthand.values import dataclass
 
 AnyOrder = Annotated[
@@ -87,6 +87,8 @@ def write(model: options.Model, told: Written = WRITTEN, as_json: options.AsJson
             ),
             sums_of(environment),
         )
+        for note in _notes(path, manifest):
+            say(f"warning: {note}")
         _show(manifest, str(write_manifest(path, manifest)), as_json)
 
 
@@ -153,6 +155,32 @@ def export(
             print_json({"manifest_sha256": manifest.sha256})
             return
         say(str(ml_bom))
+
+
+def _notes(path: Path, manifest: Any) -> Iterator[str]:
+    """What whoever writes a manifest may not have meant."""
+    from firsthand.weights.manifest import manifest_path, read_manifest, signature_path
+
+    new = {one.path: one.sha256 for one in manifest.files}
+    if path.is_dir() and not new.keys() & {"tokenizer.json", "tokenizer.model"}:
+        yield f"{path} has no tokenizer.json and no tokenizer.model"
+    try:
+        before = read_manifest(path)
+    except CheckpointError as error:
+        yield f"what is replaced was damaged: {error}"
+        return
+    if before is None or before.sha256 == manifest.sha256:
+        return
+    old = {one.path: one.sha256 for one in before.files}
+    parts = {
+        "changed": [name for name in old.keys() & new.keys() if old[name] != new[name]],
+        "gone": old.keys() - new.keys(),
+        "new": new.keys() - old.keys(),
+    }
+    told = [f"{word}: {', '.join(sorted(names)[:5])}" for word, names in parts.items() if names]
+    yield f"replaces {manifest_path(path)}; {'; '.join(told) or 'the files are the same'}"
+    if signature_path(path).exists():
+        yield f"{signature_path(path).name} is of the one that is replaced: sign it anew"
 
 
 def _verified(model: str, trusted: Path | None) -> tuple[Path, Any]:

@@ -105,8 +105,8 @@ def _forced(release: Release, why: str | None, *, force: bool) -> dict[str, Any]
     if why is None:
         return {}
     if not force:
-        remedy = "firsthand release drill, or --force"
-        raise ReleaseRefused(f"release {release.number}: {why}; {remedy}")
+        remedy = "give it another canary" if "canary" in why else "firsthand release drill"
+        raise ReleaseRefused(f"release {release.number}: {why}; {remedy}, or --force")
     return {"forced": why}
 
 
