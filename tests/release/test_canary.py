@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,8 @@ def test_a_share_of_the_requests_goes_to_it_and_promotion_ends_it(
             switch.canary("2", "50%", "request", force=True)
         switch.promote("2", force=True)
         assert shares(server) == {new: NUM}
+        metrics = httpx.get(server.url + "/metrics").text  # there is a way back, never tried
+        assert re.search(r"^firsthand_release_drill_age_seconds [0-9.e-]+$", metrics, re.MULTILINE)
         assert ask(server, "gone", model="micro@2").status_code == 404
         switch.rollback()
         switch.canary("2", "100%", "key", force=True)  # without keys a request's id decides
