@@ -7,6 +7,7 @@ Read next: `test_perplexity.py`.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,20 @@ def test_pairs_are_checked(tmp_path: Path) -> None:
         path.write_text(line)
         with pytest.raises(InvalidRequest, match=message):
             read_pairs(path)
+
+
+@pytest.mark.native
+def test_a_report_without_the_library_of_pictures(
+    micro_folder: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "text").write_text(TEXT)
+    arguments = ["eval", str(micro_folder), "--metric", "divergence", "--threads", "1"]
+    arguments += ["--text", str(tmp_path / "text"), "--window", "64", "--windows", "1"]
+    arguments += ["--candidate", f"{micro_folder}@int8", "--report-out", str(tmp_path / "out")]
+    assert run_command(arguments) == 0
+    assert "no picture" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "report.json",
+        "report.md",
+    ]

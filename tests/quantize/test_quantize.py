@@ -205,6 +205,7 @@ def test_the_loss_decides(micro_folder: Path, tmp_path: Path, passages: str) -> 
     assert forced.published
     content = json.loads((tmp_path / "small" / "quantization.json").read_text())
     assert content["loss_percent"] == pytest.approx(report.judgement.loss_percent)
+    assert content["destination"] == "small"
 
 
 def test_the_calibration_set_stands_in_the_folder(

@@ -168,17 +168,23 @@ def _compare(
     from firsthand.evaluate.perplexity import check_sizes
     from firsthand.measure.ablation_plot import check_plot
 
+    drawn = False
     how: dict[str, Any] = asdict(windows)
     check_sizes(**how)
     if report_out is not None:
         report_out.mkdir(exist_ok=True)
-        check_plot(report_out / "report.svg")
+        try:
+            check_plot(report_out / "report.svg")
+            drawn = True
+        except InvalidRequest as error:
+            say(f"the report has no picture: {error}")
     rows = candidates.compare(model, names, text, chosen, **how, progress=say)
     if report_out is not None:
         content = json.dumps(candidates.as_rows(rows), indent=1)
         (report_out / "report.json").write_text(content, encoding="utf-8")
         (report_out / "report.md").write_text(candidates.as_markdown(rows), encoding="utf-8")
-        candidates_plot.write_plot(rows, report_out / "report.svg")
+        if drawn:
+            candidates_plot.write_plot(rows, report_out / "report.svg")
     if as_json:
         print_json({"metric": "divergence", "rows": candidates.as_rows(rows)})
     else:

@@ -126,3 +126,8 @@ def _show(done: Any) -> None:
     print(f"time        {done.rounding_s:.1f} s for rounding, {done.seconds:.1f} s in all")
     limit = f"{done.scheme.max_loss:g} %"
     print(done.destination if done.published else f"not written: the loss is past {limit}")
+    if not done.published:
+        say(
+            "less is lost with --group 16, --zeros, or --auto-mixed --budget BITS; "
+            "--max-loss PERCENT or --force takes it as it is"
+        )

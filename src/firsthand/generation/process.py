@@ -127,7 +127,10 @@ class EngineProcess:
             self._process.kill()
             status = self._process.wait()
         if status < 0:
-            return f"the engine was ended by {_signal_name(-status)}"
+            words = f"the engine was ended by {_signal_name(-status)}"
+            # Where a mapped file ends earlier than it did, there is no page to read.
+            cut = ": the model's file was cut or replaced while it was read"
+            return words + cut if status == -signal.SIGBUS else words
         return f"the engine ended with status {status}"
 
 

@@ -298,7 +298,10 @@ def _judge(before: Path, after: Path, text: str, window: int) -> Judgement:
 
 def _write_report(folder: Path, report: Report, set_: Calibration | None) -> None:
     artefact = None if set_ is None else asdict(set_.artefact)
-    content = report.fields() | {"calibration": artefact, "destination": folder.name}
+    content = report.fields() | {
+        "calibration": artefact,
+        "destination": Path(report.destination).name,
+    }
     (folder / REPORT_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
