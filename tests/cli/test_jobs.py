@@ -105,6 +105,6 @@ def test_a_batch_in_openais_form(folder: Path, capsys: pytest.CaptureFixture[str
     assert answers["a"]["response"]["body"]["usage"]["completion_tokens"] == 3
     assert answers["b"]["response"]["body"]["error"]["param"] == "max_tokens"
     code, found = run(capsys, *arguments)
-    assert code == 3 and "--resume" in found["error"]["message"]
+    assert code == 3 and "the run is complete" in found["error"]["message"]
     code, found = run(capsys, "run-batch", *files)
     assert code == 2

@@ -42,6 +42,11 @@ def test_a_mended_record_is_sent_once(tmp_path: Path) -> None:
     assert (books.read, books.accepted, books.quarantined, books.duplicates) == (4, 3, 0, 1)
     assert not books.reasons
     assert [one["answer"] for one in outputs(tmp_path)] == ["TEXT 1", "TEXT 3", "TEXT 2"]
+    with closing(read_ledger(job.ledger)) as ledger:
+        mended, *_ = trace(job, ledger, "r2")
+    assert mended["input"]["now"] == "mended"
+    assert mended["input"]["content"] == '{"request_id": "r2"}'
+    assert json.loads(mended["input"]["mended"]) == ask(2)
     before = (tmp_path / "out.jsonl").read_bytes()
     now, _ = replay(job, lambda: Answers(upper), None)
     assert now.read == 0 and (tmp_path / "out.jsonl").read_bytes() == before

@@ -36,6 +36,7 @@ def test_records_without_an_engine(tmp_path: Path) -> None:
     records = lines(ask(1), {"request_id": "2"}, ask(1, "again"), ask(3)) + b"{\n"
     outcome = run_job(job_in(tmp_path, records), None, How())
     assert books(outcome) == (5, 2, 2, 1) and outcome.ended
+    assert outcome.doubles == [(3, "r1")]
     found = outputs(tmp_path)
     assert [one["request_id"] for one in found] == ["r1", "r3"]
     assert found[0]["text"] == "text 1" and found[0]["max_length"] == 512

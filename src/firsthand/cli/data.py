@@ -51,7 +51,7 @@ def check(
     with reported(as_json):
         from firsthand.data.check import Report, check_file
         from firsthand.data.contract import find_contract
-        from firsthand.data.record import Rejected
+        from firsthand.data.record import Duplicate, Rejected
         from firsthand.data.sources.files import Reading
 
         check_integer("show", show, 0)
@@ -61,9 +61,12 @@ def check(
         for item in check_file(file, find_contract(contract), reading):
             if isinstance(item, Report):
                 report = item
-            elif isinstance(item, Rejected) and shown < show:
+            elif isinstance(item, Rejected | Duplicate) and shown < show:
                 shown += 1
                 where = f"record {item.position.record}, line {item.position.line}"
+                if isinstance(item, Duplicate):
+                    say(f"{where}: duplicate: {item.key[:80]!r} was there before")
+                    continue
                 field = f" {item.field}" if item.field is not None else ""
                 say(f"{where}: {item.reason}{field}: {item.detail}")
         assert report is not None

@@ -95,8 +95,11 @@ def run_batch(
         engine = {key: value for key, value in given.items() if value}
         job = batch_job(source.absolute(), sink.absolute(), engine, Path.cwd())
         how = How(resume, _checked(limit), tell_progress())
-        outcome = run_job(job, engine_of(job, api_key), how, BatchForm)
+        form = BatchForm()
+        outcome = run_job(job, engine_of(job, api_key), how, lambda facts: form)
         _show(job, outcome, as_json)
+        for status, count in sorted(form.refusals.items()):
+            say(f"{count} requests were answered by a refusal, {status}: see their lines")
         if strict and outcome.books.quarantined:
             raise typer.Exit(CHECK_FAILED)
 
@@ -198,6 +201,8 @@ def _show(job: Any, outcome: Any, as_json: bool) -> None:
         )
         return
     print_books(outcome.books)
+    for line, key in outcome.doubles:
+        say(f"line {line}: {key[:80]!r} was there before; left out as a duplicate")
     if not outcome.ended:
         say("the source has more; --resume goes on")
     if outcome.books.quarantined:

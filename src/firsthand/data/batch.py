@@ -12,6 +12,7 @@ duplicate.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -70,11 +71,11 @@ class Wrong(NamedTuple):
 
 
 class BatchForm:
-    """Its file says who is meant, so the engine's facts are not needed. `num_refused` lines have
-    said so since it was made."""
+    """Its file says who is meant, so the engine's facts are not needed. `refusals`: how many lines
+    say so since it was made, by their status."""
 
     def __init__(self, engine: EngineFacts | None = None) -> None:
-        self.num_refused = 0
+        self.refusals: Counter[int] = Counter()
 
     def request(self, item: Accepted, identity: bytes) -> Request | None:
         values = item.values
@@ -91,7 +92,7 @@ class BatchForm:
         body = reply.json()
         if not isinstance(body, dict):
             return None
-        self.num_refused += 1
+        self.refusals[reply.status] += 1
         return _line(item, identity, reply.status, body)
 
 

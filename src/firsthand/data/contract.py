@@ -136,7 +136,8 @@ class Checker:
         given = {name: text for name, text in fields.items() if text}
         for name, literal in self._literals.items():
             if name in given and literal.fullmatch(given[name]) is None:
-                raise Broken(Reason.WRONG_TYPE, name, f"{given[name][:40]!r} is no such value")
+                what = f"{given[name][:40]!r} {NOT_ONE[literal]}"
+                raise Broken(Reason.WRONG_TYPE, name, what)
         try:
             return self.contract.model_validate_strings(given)
         except ValidationError as error:
@@ -147,6 +148,11 @@ class Checker:
 INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 TRUTH = re.compile(r"true|false")
+NOT_ONE = {
+    INTEGER: "is no integer of up to 19 digits",
+    NUMBER: "is no number",
+    TRUTH: "is neither true nor false",
+}
 LITERALS = {bool: TRUTH, int: INTEGER, float: NUMBER}
 
 

@@ -44,6 +44,7 @@ CREATE INDEX quarantine_by_id ON quarantine (id);
 """
 VERSION = 1
 BUSY_S = 2.0
+MAX_DOUBLES = 20
 HELD, REPLAYED, DOUBLE = "held", "replayed", "duplicate"  # the states in quarantine
 
 
@@ -147,7 +148,11 @@ class Ledger:
         )
 
     def pass_over(self, duplicate: Duplicate) -> None:
+        """The first ones are kept by name."""
         self.books.duplicates += 1
+        told = self.fact("doubles") or []
+        if len(told) < MAX_DOUBLES:
+            self.set_fact("doubles", [*told, [duplicate.position.line, duplicate.key]])
 
     def commit(self, position: Position, sink: Any) -> None:
         """A step of a run. `sink`: the state of what was flushed."""
@@ -303,8 +308,12 @@ def has_begun(path: Path) -> bool:
 
 def read_ledger(path: Path, *, writes: bool = False) -> Ledger:
     """To look into it; with `writes` also to change what is in quarantine. Raises SourceRefused."""
-    if not path.is_file():
-        raise SourceRefused(str(path), "no run has written it")
+    try:
+        begun = has_begun(path)
+    except sqlite3.Error as error:
+        raise SourceRefused(str(path), f"is no ledger: {error}") from error
+    if not begun:
+        raise SourceRefused(str(path), "no run has begun that writes it")
     connection = _connected(path, "rw")
     try:
         if writes:

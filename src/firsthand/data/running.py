@@ -15,6 +15,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -26,7 +27,7 @@ from firsthand.data.engines import MAX_TRIES, Engine, EngineFacts, facts_of
 from firsthand.data.forms import JobForm
 from firsthand.data.identity import identity_of
 from firsthand.data.job import Job
-from firsthand.data.ledger import Ledger, open_ledger
+from firsthand.data.ledger import Ledger, has_begun, open_ledger, read_ledger
 from firsthand.data.opening import open_sink, open_source
 from firsthand.data.pipeline import Run
 from firsthand.data.record import (
@@ -60,6 +61,7 @@ class Outcome:
     ended: bool  # the whole source was read
     sink: str
     source: dict[str, Any]
+    doubles: list[tuple[int, str]] = field(default_factory=list)  # the first: line and key
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +83,24 @@ def run_job(
 ) -> Outcome:
     """Raises SourceRefused, InvalidRequest, EngineUnavailable, CapacityExceeded, OSError, and
     BooksUnbalanced. Whatever was finished is kept; with `how.resume` another call goes on."""
-    if not how.resume and job.ledger.exists():
-        message = f"a run has begun; --resume goes on with it, and without {job.ledger} and its "
-        raise SourceRefused(str(job.ledger), message + "output another can begin")
+    if not how.resume and has_begun(job.ledger):
+        raise SourceRefused(str(job.ledger), _what_is_there(job))
     try:
         with ExitStack() as opened:
             ledger = opened.enter_context(closing(open_ledger(job.ledger, job.facts())))
             return _run(job, open_engine, how, form_of or partial(JobForm, job), ledger, opened)
     except sqlite3.Error as error:
         raise CapacityExceeded(f"{job.ledger}: {error}") from error
+
+
+def _what_is_there(job: Job) -> str:
+    """Why a run does not begin."""
+    with closing(read_ledger(job.ledger)) as ledger:
+        books, ended = ledger.books, ledger.fact("ended")
+    told = "a run has begun; --resume goes on with it"
+    if ended:
+        told = f"the run is complete ({books.read} read, {books.accepted} out)"
+    return f"{told}; without {job.ledger} and its output another can begin"
 
 
 def _run(
@@ -147,6 +158,7 @@ def _run(
         counter.ended,
         sink.name,
         ledger.fact("source_facts"),
+        [(line, key) for line, key in ledger.fact("doubles") or ()],
     )
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from firsthand.data.encoding import declared
 from firsthand.data.identity import request_id_of
 from firsthand.data.job import Job
-from firsthand.data.ledger import Ledger, Output
+from firsthand.data.ledger import REPLAYED, Ledger, Output
 from firsthand.data.lines import without_end
 from firsthand.data.quarantine import shown
 
 CHANGED, SAME, UNKNOWN = "changed", "same", "not looked at"
+MENDED = "mended"  # what was read is what a person put in its place; the source is as it was
 
 
 def trace(job: Job, ledger: Ledger, text: str) -> Iterator[dict[str, Any]]:
@@ -40,6 +41,12 @@ def walked(job: Job, ledger: Ledger, output: Output) -> dict[str, Any]:
     place = output.position
     record = _record_now(job, source, output)
     line = _line_now(job, output)
+    now, fixed = _compared(record, output.input_sha256), None
+    for held in ledger.all_held(state=REPLAYED) if now == CHANGED else ():
+        if held.id == output.id and held.fixed is not None:
+            fixed = held.fixed
+            same = _compared(record, bytes.fromhex(held.sha256)) == SAME
+            now = MENDED if same or held.raw.rstrip(b"\r\n") == record else CHANGED
     return {
         "id": output.id.hex(),
         "request_id": request_id_of(output.id.hex()),
@@ -53,8 +60,9 @@ def walked(job: Job, ledger: Ledger, output: Output) -> dict[str, Any]:
             "num_bytes": place.num_bytes,
             "mark": place.mark,
             "sha256": output.input_sha256.hex(),
-            "now": _compared(record, output.input_sha256),
+            "now": now,
             "content": _text(record),
+            "mended": _text(fixed),
         },
         "contract": ledger.fact("contract"),
         "contract_sha256": ledger.fact("contract_sha256"),

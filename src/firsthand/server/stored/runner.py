@@ -199,7 +199,7 @@ class Runner:
         before = sum(not is_answer(line) for line in lines_of(job))
 
         def told(progress: Progress) -> None:
-            books, refused = progress.books, before + form.num_refused
+            books, refused = progress.books, before + form.refusals.total()
             completed, failed = max(0, books.accepted - refused), refused + books.quarantined
             now = batches.now(batch.id)
             if now is not None and (now.completed, now.failed) != (completed, failed):
