@@ -31,9 +31,9 @@ KINDS = RAMP, FIT, AGAIN, BURSTS = "ramp", "fit", "again", "bursts"
 class Step:
     """One rate, held for `seconds`. Latencies in ms from the intended send time, of what was
     answered; `judged_ms` is the mean with each failure as a wait of the whole step.
-    `request_throughput`: answers per second while the step lasted. `kind`: ramp; again, one
-    of several at a rate, and fit, made of these, through which the knee was fitted; bursts, with
-    arrivals of a Poisson process, below the knee. All others are evenly spaced."""
+    `request_throughput`: answers per second while the step lasted. `kind`: ramp; fit, through
+    which the knee was fitted; again, the worse one of two at a rate; bursts, with arrivals of a
+    Poisson process, below the knee. All others are evenly spaced."""
 
     rate: float
     seconds: float

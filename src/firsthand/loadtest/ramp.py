@@ -8,8 +8,8 @@ A lone request says how long an answer takes. From the rate at which one after a
 answered, the rate is doubled; a step has fallen behind when answers at its end take longer than in
 its middle, by as much as a quarter more load than the server can take would explain, and fewer
 come a second than were asked for. What it answered meanwhile is what it can: around that rate equal
-steps follow, up and down again. The knee is fitted through the means of both; where one is far off,
-the better one counts, since whatever else a machine does can only delay. Before each step
+steps follow, up and down again, and the knee is fitted through the better one of each rate, since
+whatever else a machine does can only delay. Before each step
 everything of the one before has ended.
 
 So far requests are sent evenly: a queue then begins where the server is full, and at no earlier
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from firsthand.errors import EngineUnavailable
 from firsthand.loadtest.arrivals import CONSTANT, MAX_RATE
@@ -38,7 +38,6 @@ BURST_SHARES, LEAST_BURSTS = (0.5, 0.9, 0.8, 0.7), 2  # of the lower end of the 
 POISSON = 1.0  # a burstiness
 LONE_REQUESTS = 3
 ANSWERS_LONG, ANSWERS_SHORT = 6, 4  # a step's length, in lone answers, if there is time
-HICCUP = 4  # times what two steps of a rate usually differ by
 RAMP_SHARE = 1 / 24  # of the budget, for one step of the ramp
 SHORTEST_S, LONGEST_S = 1.0, 15.0
 EXCESS = 0.25  # of load over what the server can: then it has fallen behind
@@ -88,8 +87,8 @@ class Climb:
             why = f"{most:.3g} requests a second are few in a step of {step_s:.2g} s: {MORE_TIME}"
             return _found(steps, None, why, alone)
         around = self._around(most, step_s, passes, until_s)
-        fitted = agreed(around)
-        steps += [*around, *fitted]
+        fitted = better_of(around)
+        steps += [replace(one, kind=FIT if one in fitted else AGAIN) for one in around]
         knee = knee_of([one.rate for one in fitted], [one.judged_ms for one in fitted])
         if knee is None:
             why = f"latency has no clear turn around {most:.3g} requests a second; {MORE_TIME}"
@@ -120,8 +119,8 @@ class Climb:
             for share in reversed(SHARES) if number % 2 else SHARES:
                 if number and self.clock() > until_s - 2 * LEAST_BURSTS * step_s:
                     return found
-                step = self._step(self.hold(most * share, step_s, CONSTANT), most * share, step_s)
-                found.append(replace(step, kind=AGAIN))
+                outcomes = self.hold(most * share, step_s, CONSTANT)
+                found.append(self._step(outcomes, most * share, step_s))
         return found
 
     def _bursts(self, rate: float, step_s: float, until_s: float) -> list[Step]:
@@ -179,34 +178,13 @@ def step_of(outcomes: Sequence[Outcome], rate: float, seconds: float) -> Step:
     )
 
 
-def agreed(steps: Sequence[Step]) -> list[Step]:
-    """One of each rate: the mean of its steps, or the better one where they differ by far more than
-    the others do: what else a machine does can only delay."""
-    pairs = [[one for one in steps if one.rate == rate] for rate in {one.rate for one in steps}]
-    apart = [max(pair, key=_judged).judged_ms - min(pair, key=_judged).judged_ms for pair in pairs]
-    of_two = [far for pair, far in zip(pairs, apart, strict=True) if len(pair) > 1]
-    limit = HICCUP * statistics.median(of_two or [0.0])
-    return sorted(
-        (
-            _mean([min(pair, key=_judged)] if far > limit else pair)
-            for pair, far in zip(pairs, apart, strict=True)
-        ),
-        key=lambda one: one.rate,
-    )
-
-
-def _judged(step: Step) -> float:
-    return step.judged_ms
-
-
-def _mean(steps: Sequence[Step]) -> Step:
-    names = [one.name for one in fields(Step) if one.name not in ("kind", "completed", "failed")]
-    return Step(
-        completed=sum(one.completed for one in steps),
-        failed=sum(one.failed for one in steps),
-        kind=FIT,
-        **{name: statistics.fmean(getattr(one, name) for one in steps) for name in names},
-    )
+def better_of(steps: Sequence[Step]) -> list[Step]:
+    """Of each rate the step with the shorter answers: what else a machine does can only delay."""
+    best: dict[float, Step] = {}
+    for one in steps:
+        if one.rate not in best or one.judged_ms < best[one.rate].judged_ms:
+            best[one.rate] = one
+    return list(best.values())
 
 
 def pace(outcomes: Sequence[Outcome]) -> float:
