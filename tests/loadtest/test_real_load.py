@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -217,17 +218,20 @@ def test_a_server_that_answers_nothing_is_1(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.soak
 def test_s68_s69_the_knee_of_a_real_server_and_what_is_planned_with_it(tmp_path: Path) -> None:
-    """Two places of 40 ms: 50 requests a second."""
+    """Four places of 0.4 s: 10 requests a second, in under three minutes. Whatever else the machine
+    does moves it, so it is a soak."""
     out, plot = tmp_path / "knee.json", tmp_path / "knee.svg"
-    more = ["--max-seconds", "25", "--out", str(out)]
+    more = ["--max-seconds", "120", "--out", str(out)]
     pytest.importorskip("matplotlib")
     more += ["--plot-out", str(plot)]
-    with serving(2, 0.04) as address:
+    with serving(4, 0.4) as address:
+        begun_s = time.monotonic()
         found = called("bench", "knee", "--url", address, *more, "--random-output-len", "4")
-    assert found["knee"]["rate"] == pytest.approx(50, rel=0.1)
-    assert found["knee"]["high"] - found["knee"]["low"] < 25
+    assert time.monotonic() - begun_s < 180
+    assert found["knee"]["rate"] == pytest.approx(10, rel=0.1)
+    assert found["knee"]["low"] <= 10 <= found["knee"]["high"]
     assert plot.stat().st_size > 1000
-    planned = called("plan", "capacity", "--from", str(out), "--qps", "100", "--qps-is-peak")
+    planned = called("plan", "capacity", "--from", str(out), "--qps", "20", "--qps-is-peak")
     assert planned["replicas"] in (2, 3)
     assert planned["one_machine_is_enough"] is False
     config = tmp_path / "alerts.toml"
