@@ -43,13 +43,13 @@ Recorder.submitted = lambda *given: None
 """
 NOTHING = f"""{NO_RECORDER}
 from firsthand.observe.metrics import Metrics
-from firsthand.server import running
+from firsthand.server import until_end
 from firsthand.server.ending import Ends
 Metrics.follow = lambda self, service: lambda: None
 Metrics.finished = lambda *given: None
 Ends.__call__ = lambda *given: None
 async def no_lag(observe): pass
-running.watch_lag = no_lag
+until_end.watch_lag = no_lag
 """
 
 
