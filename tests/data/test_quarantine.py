@@ -35,6 +35,8 @@ def test_a_mended_record_is_sent_once(tmp_path: Path) -> None:
         assert (second["stage"], second["raw"], second["offset"]) == ("read", "{bad\n", 99)
         with pytest.raises(InvalidRequest, match="bad_json"):
             fix(ledger, 1, b"{")
+        with pytest.raises(SourceRefused, match="no such record"):
+            fix(ledger, 10**20, b"{}")
         fix(ledger, 1, json.dumps(ask(2)).encode())
         fix(ledger, 2, json.dumps(ask(3, "double")).encode())
     now, books = replay(job, lambda: Answers(upper), None)

@@ -209,6 +209,22 @@ def test_outputs_into_parquet(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out.parquet").iterdir())) == 3
 
 
+def test_rows_of_parquet_are_held_to_the_rules_of_lines(tmp_path: Path) -> None:
+    broken = pa.array([b"good", b"\xff\xfe", b"a\0b", b"x" * (2 << 20), b"last"])
+    texts = pa.Array.from_buffers(pa.utf8(), 5, broken.buffers())
+    ids = pa.array([f"r{number}" for number in range(5)])
+    pq.write_table(pa.table({"request_id": ids, "text": texts}), tmp_path / "a.parquet")
+    *found, report = check_file(tmp_path / "a.parquet", Ask, Reading())
+    assert isinstance(report, Report)
+    assert (report.books.read, report.books.accepted) == (5, 2)
+    reasons = [one.reason for one in found if isinstance(one, Rejected)]
+    assert reasons == ["bad_encoding", "nul", "too_long"]
+    double = pa.Table.from_arrays([ids, ids, ids], names=["request_id", "text", "text"])
+    pq.write_table(double, tmp_path / "b.parquet")
+    with pytest.raises(SourceRefused, match="'text' stands there twice"):
+        list(check_file(tmp_path / "b.parquet", Ask, Reading()))
+
+
 LONG = b"\\n" * 4_000_000
 HOSTILE: dict[str, Callable[[], Iterable[bytes]]] = {
     "long_field.csv": lambda: itertools.chain(

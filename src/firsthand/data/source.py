@@ -8,6 +8,7 @@ Read next: `sources/files.py` (files), `sources/messages.py` (queues), `sources/
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from firsthand.data.lines import MAX_LINE_BYTES, Line
 from firsthand.data.record import Position, Reason, Record, Rejected, rejected
 from firsthand.values import dataclass
 
+HALF = re.compile("[\ud800-\udfff]")
 READ = "read"  # the stage of what a source itself refuses
 
 
@@ -24,6 +26,9 @@ class Limits:
     """What one record may cost."""
 
     record_bytes: int = MAX_LINE_BYTES
+
+
+NO_LIMITS = Limits()  # but those that every record has
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +92,34 @@ def refused(position: Position, raw: bytes, flaw: Flaw, sha256: str | None = Non
     return rejected(position, raw, READ, flaw.reason, flaw.detail, sha256=sha256)
 
 
-def row_record(number: int, mark: Any, fields: dict[str, Any]) -> Record:
-    """A row of a table. Its bytes are the JSON of its fields, in their order."""
-    raw = json.dumps(fields, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
-    return Record(Position(number, number, 0, 0, 1, mark), raw, fields)
+def row_record(
+    number: int, mark: Any, fields: dict[str, Any], limits: Limits = NO_LIMITS
+) -> Record | Rejected:
+    """A row of a table, under the rules that lines of a file have. Its bytes are the JSON of its
+    fields, in their order."""
+    position = Position(number, number, 0, 0, 1, mark)
+    text = json.dumps(fields, ensure_ascii=False, default=str)
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) > limits.record_bytes:
+        return refused(position, raw, too_long_flaw(len(raw), limits))
+    if HALF.search(text) is not None:
+        return refused(position, raw, Flaw(Reason.BAD_ENCODING, "a text is not UTF-8"))
+    if "\\u0000" in text and any("\0" in one for one in texts_in(fields)):
+        return refused(position, raw, Flaw(Reason.NUL, "a text holds a NUL"))
+    return Record(position, raw, fields)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text of a value, names of fields too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts_in(one)
+    elif isinstance(value, dict):
+        yield from value
+        for one in value.values():
+            yield from texts_in(one)
 
 
 def position_of(line: Line, record: int) -> Position:

@@ -16,7 +16,15 @@ from typing import Any, BinaryIO
 from firsthand.data.encoding import Encoding
 from firsthand.data.lines import read_lines, without_end
 from firsthand.data.record import START, Position, Reason, Record, Rejected
-from firsthand.data.source import Flaw, Limits, decoded, position_of, refused, too_long
+from firsthand.data.source import (
+    Flaw,
+    Limits,
+    decoded,
+    position_of,
+    refused,
+    texts_in,
+    too_long,
+)
 from firsthand.files import DoubledKey, strict_json
 
 MAX_INTEGER_DIGITS = 19
@@ -59,7 +67,7 @@ def parse_object(text: str) -> dict[str, Any]:
         raise Flaw(Reason.BAD_JSON, "an escape writes half a character") from error
     except ValueError as error:
         raise Flaw(Reason.BAD_JSON, str(error)[:200]) from error
-    if "\\u0000" in text and any("\0" in one for one in _texts(value)):
+    if "\\u0000" in text and any("\0" in one for one in texts_in(value)):
         raise Flaw(Reason.NUL, "an escape writes a NUL")
     if not isinstance(value, dict):
         raise Flaw(Reason.NOT_AN_OBJECT, f"is {type(value).__name__}, not an object")
@@ -71,15 +79,3 @@ def _integer(text: str) -> int:
         limit = f"the limit is {MAX_INTEGER_DIGITS} digits"
         raise ValueError(f"an integer of {len(text)} digits; {limit}")
     return int(text)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
-    elif isinstance(value, dict):
-        yield from value
-        for one in value.values():
-            yield from _texts(one)

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from firsthand.data.record import Position, Record
-from firsthand.data.source import row_record
+from firsthand.data.record import Position, Reason, Record, Rejected
+from firsthand.data.source import Flaw, refused, row_record
 from firsthand.errors import SourceRefused
 
 BATCH_ROWS = 256
@@ -25,7 +25,7 @@ EXTENSION = b"ARROW:extension:name"
 
 def read_parquet(
     stream: BinaryIO, after: Position
-) -> tuple[int, tuple[str, ...], Iterator[Record]]:
+) -> tuple[int, tuple[str, ...], Iterator[Record | Rejected]]:
     """The number of rows, the columns, and the rows behind `after`. Raises SourceRefused."""
     try:
         file = pq.ParquetFile(stream, memory_map=False)
@@ -33,7 +33,11 @@ def read_parquet(
             _check_type(field)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise SourceRefused("parquet", str(error)[:200]) from error
-    return file.metadata.num_rows, tuple(file.schema_arrow.names), _rows(file, after.record)
+    names = file.schema_arrow.names
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise SourceRefused("parquet", f"the column {doubled[:80]!r} stands there twice")
+    return file.metadata.num_rows, tuple(names), _rows(file, after.record)
 
 
 def _check_type(field: Any) -> None:
@@ -43,7 +47,7 @@ def _check_type(field: Any) -> None:
         _check_type(field.type.field(index))
 
 
-def _rows(file: Any, num_before: int) -> Iterator[Record]:
+def _rows(file: Any, num_before: int) -> Iterator[Record | Rejected]:
     row, groups = 0, list[int]()
     for group in range(file.num_row_groups):
         num_rows = file.metadata.row_group(group).num_rows
@@ -53,9 +57,25 @@ def _rows(file: Any, num_before: int) -> Iterator[Record]:
             groups.append(group)
     try:
         for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups):
-            for fields in batch.to_pylist():
+            for fields in _values(batch):
                 row += 1
-                if row > num_before:
+                if row <= num_before:
+                    continue
+                if isinstance(fields, Flaw):
+                    yield refused(Position(row, row, 0, 0, 1, row), b"", fields)
+                else:
                     yield row_record(row, row, fields)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise SourceRefused("parquet", f"row {row + 1}: {str(error)[:200]}") from error
+
+
+def _values(batch: Any) -> Iterator[dict[str, Any] | Flaw]:
+    """Of each row; a text that is not UTF-8 costs its own row alone."""
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for number in range(batch.num_rows):
+            try:
+                yield batch.slice(number, 1).to_pylist()[0]
+            except UnicodeDecodeError as error:
+                yield Flaw(Reason.BAD_ENCODING, f"a text is not UTF-8: {error.reason}")

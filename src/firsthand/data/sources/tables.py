@@ -17,7 +17,7 @@ from typing import Any
 
 from firsthand.data.contract import Contract
 from firsthand.data.job import SourcePart, place_name
-from firsthand.data.record import Position, Record
+from firsthand.data.record import Position, Record, Rejected
 from firsthand.data.source import SourceFacts, Unmoved, row_record
 from firsthand.data.sources.files import check_columns
 from firsthand.errors import InvalidRequest, SourceRefused
@@ -47,7 +47,7 @@ class TableSource(Unmoved):
         self._at = rows.columns.index(key)
         self._after = after
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record | Rejected]:
         columns, record, before = self._rows.columns, self._after.record, self._after.mark
         try:
             for row in self._rows.rows:
@@ -109,6 +109,8 @@ def _sqlite(path: Path, query: str, key: str, given: tuple[Any, ...]) -> Rows:
     except sqlite3.Error as error:
         raise SourceRefused(str(path), str(error)) from error
     try:
+        # A text that is not UTF-8 is refused by itself, and ends no run.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         connection.execute("BEGIN")
         by = f'"{key}" COLLATE BINARY'
         cursor = connection.execute(ordered(query, by, "?", bool(given)), given)
