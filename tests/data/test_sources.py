@@ -209,6 +209,29 @@ def test_outputs_into_parquet(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out.parquet").iterdir())) == 3
 
 
+def test_outputs_in_parquet_have_one_schema(tmp_path: Path) -> None:
+    """What is mixed in the first step is JSON's text; what does not fit later is held."""
+    (tmp_path / "own.py").write_text(
+        "def given(values):\n"
+        "    number = int(values['request_id'][1:])\n"
+        "    more = [{}, {'a': 1}, 1, 's', None, 2**70][number % 6]\n"
+        "    return {**values, 'mixed': more, 'plain': 's' if number == 8 else number}\n"
+    )
+    table: dict[str, Any] = {
+        "sink": {"path": "out.parquet"},
+        "checkpoint_records": 6,
+        "transform": [{"use": "own.py:given"}],
+    }
+    job = job_in(tmp_path, lines(*map(ask, range(18))), **table)
+    run_job(job, None, How(limit=6))
+    outcome = run_job(job, None, How(resume=True))
+    assert (outcome.books.accepted, dict(outcome.books.reasons)) == (17, {"wrong_type": 1})
+    found = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [one["plain"] for one in found] == [n for n in range(18) if n != 8]
+    assert [one["mixed"] for one in found][:6] == ["{}", '{"a": 1}', "1", '"s"', None, str(2**70)]
+    assert len({str(pq.read_schema(one)) for one in (tmp_path / "out.parquet").iterdir()}) == 1
+
+
 def test_rows_of_parquet_are_held_to_the_rules_of_lines(tmp_path: Path) -> None:
     broken = pa.array([b"good", b"\xff\xfe", b"a\0b", b"x" * (2 << 20), b"last"])
     texts = pa.Array.from_buffers(pa.utf8(), 5, broken.buffers())

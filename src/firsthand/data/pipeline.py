@@ -48,6 +48,7 @@ from firsthand.data.source import Flaw, Source
 from firsthand.errors import EngineUnavailable, FirsthandError
 
 ENGINE = "engine"  # the stage of what the engine refuses, or never answers
+SINK = "sink"  # of what does not fit the output
 ANY_WIDTH = 64  # of a window in which nothing is asked
 NEXT_ITEMS_S = 0.2  # how long the loop waits at most, when nothing is due
 
@@ -227,12 +228,12 @@ class Run:
         else:
             self._end(slot, Reason.POISON, f"tried {MAX_TRIES} times; {why}")
 
-    def _end(self, slot: Slot, reason: Reason, why: str) -> None:
+    def _end(self, slot: Slot, reason: Reason, why: str, stage: str = ENGINE) -> None:
         """Refused, unless a line says so."""
         if slot.line is None:
             assert isinstance(slot.item, Accepted)
             raw = slot.item.record.raw
-            slot.item = rejected(slot.position, raw, ENGINE, reason, why, sha256=slot.sha256)
+            slot.item = rejected(slot.position, raw, stage, reason, why, sha256=slot.sha256)
         slot.ended = True
 
     def _rest(self, slot: Slot, reply: Reply) -> None:
@@ -266,13 +267,15 @@ class Run:
             self._finish(slot)
 
     def _finish(self, slot: Slot) -> None:
-        journal, item, kept = self._journal, slot.item, slot.digests
-        if isinstance(item, Accepted):
-            journal.put(self._put(slot, item))
+        journal, kept = self._journal, slot.digests
+        output = self._put(slot, slot.item) if isinstance(slot.item, Accepted) else None
+        item = slot.item
+        if output is not None:
+            journal.put(output)
         elif isinstance(item, Rejected):
             journal.hold(item, slot.identity)
             kept = kept[-1:] if self._source.facts.live else []  # it takes no key
-        else:
+        elif isinstance(item, Duplicate):
             journal.pass_over(item)
             kept = []
         for digest in kept:
@@ -284,10 +287,15 @@ class Run:
         self._finished.append(slot.position)
         self._num_now += 1
 
-    def _put(self, slot: Slot, item: Accepted) -> Output:
-        """Into the sink."""
+    def _put(self, slot: Slot, item: Accepted) -> Output | None:
+        """Into the sink. None: that has no place for it, and it is refused now."""
         assert slot.line is not None
-        place, num_bytes = self._sink.add(slot.identity, slot.line)
+        try:
+            place, num_bytes = self._sink.add(slot.identity, slot.line)
+        except Flaw as flaw:
+            slot.line = None
+            self._end(slot, flaw.reason, flaw.detail, SINK)
+            return None
         return Output(
             id=slot.identity,
             key=item.key,
