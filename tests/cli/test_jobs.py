@@ -106,5 +106,11 @@ def test_a_batch_in_openais_form(folder: Path, capsys: pytest.CaptureFixture[str
     assert answers["b"]["response"]["body"]["error"]["param"] == "max_tokens"
     code, found = run(capsys, *arguments)
     assert code == 3 and "the run is complete" in found["error"]["message"]
+    ledger = str(folder / "out.jsonl.ledger")
+    code, found = run(capsys, "data", "trace", ledger, "a")
+    assert code == 0 and found["found"][0]["input"]["now"] == "same"
+    assert found["found"][0]["request_id"] == answers["a"]["response"]["request_id"]
+    code, found = run(capsys, "data", "lineage", ledger)
+    assert [one["eventType"] for one in found["events"]] == ["START", "COMPLETE"]
     code, found = run(capsys, "run-batch", *files)
     assert code == 2

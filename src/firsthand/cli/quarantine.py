@@ -146,12 +146,11 @@ def trace(
     """Walk from an answer to its record, and back, and compare both with their hashes."""
     with reported(as_json):
         from firsthand.data import trace as tracing
-        from firsthand.data.job import read_job
         from firsthand.data.ledger import read_ledger
 
         if (wanted is None) != samples:
             raise InvalidRequest("id", "takes an ID, or --samples")
-        found = read_job(job)
+        found = _job_of(job)
         with closing(read_ledger(found.ledger)) as ledger:
             if wanted is None:
                 rows = [tracing.walked(found, ledger, one) for one in ledger.samples()]
@@ -169,11 +168,10 @@ def trace(
 def lineage(job: JobPath, as_json: options.AsJson = False) -> None:
     """Print a run as events of OpenLineage, one per line."""
     with reported(as_json):
-        from firsthand.data.job import read_job
         from firsthand.data.ledger import read_ledger
         from firsthand.data.open_lineage import events
 
-        found = read_job(job)
+        found = _job_of(job)
         with closing(read_ledger(found.ledger)) as ledger:
             told = list(events(found, ledger))
         if as_json:
@@ -181,6 +179,14 @@ def lineage(job: JobPath, as_json: options.AsJson = False) -> None:
             return
         for event in told:
             print(json.dumps(event, ensure_ascii=False))
+
+
+def _job_of(path: Path) -> Any:
+    """A batch has no file but its ledger."""
+    from firsthand.data.batch import job_of_ledger
+    from firsthand.data.job import read_job
+
+    return read_job(path) if path.suffix == ".toml" else job_of_ledger(path)
 
 
 def _ledger_of(path: Path) -> Path:

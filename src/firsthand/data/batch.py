@@ -24,6 +24,7 @@ from firsthand.data.contract import Checker, Contract, NotBlank
 from firsthand.data.engines import EngineFacts, Reply
 from firsthand.data.identity import identity_of, request_id_of
 from firsthand.data.job import Job, job_of
+from firsthand.data.ledger import read_ledger
 from firsthand.data.opening import open_source
 from firsthand.data.plain import NotPlain, plain_json
 from firsthand.data.record import (
@@ -39,6 +40,7 @@ from firsthand.data.run_parts import Request
 from firsthand.data.seen import Seen
 from firsthand.data.source import Flaw
 from firsthand.data.stages import checked, unique
+from firsthand.errors import InvalidRequest
 
 ROUTES = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 
@@ -133,6 +135,17 @@ def batch_job(source: Path, sink: Path, engine: dict[str, Any], folder: Path, **
         **more,
     }
     return job_of(table, folder)
+
+
+def job_of_ledger(path: Path) -> Job:
+    """The batch that has written a ledger. Raises SourceRefused; InvalidRequest: another job has,
+    whose file says more than its ledger does."""
+    with closing(read_ledger(path)) as ledger:
+        source, sink = ledger.fact("source_part"), ledger.fact("sink_part")
+        if ledger.fact("contract") != BatchLine.called():
+            raise InvalidRequest("job", f"{path} is a job's ledger; give the job's file")
+    names = (Path(source["path"]), Path(sink["path"]))
+    return batch_job(*names, {"url": "unasked"}, path.absolute().parent)
 
 
 def checked_batch(job: Job, endpoint: str) -> Iterator[Wrong | int]:

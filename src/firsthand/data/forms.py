@@ -59,6 +59,8 @@ class JobForm:
 
     def _kept(self, values: Mapping[str, Any]) -> list[str]:
         """Raises Flaw."""
+        if OURS in values and self._keep is None:
+            raise Flaw(Reason.INVALID, f"the field {OURS!r} is the output's own")
         for name in self._keep or ():
             if name not in values:
                 raise Flaw(Reason.MISSING_FIELD, f"sink.keep names {name[:80]!r}")

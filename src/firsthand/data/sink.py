@@ -20,7 +20,7 @@ class Sink(Protocol):
 
     def add(self, identity: bytes, line: bytes) -> tuple[int, int]:
         """An output, as the bytes of one JSON object without a line's end. Where it stands: its
-        place, and how many bytes it has there."""
+        place, and how many bytes it has there. Raises Flaw: there is no place for it."""
 
     def flush(self) -> Any:
         """What was added is durable; the state, as a JSON value."""
