@@ -55,3 +55,9 @@ def test_what_the_programs_say_is_the_exit_code(
 def test_without_promtool_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert "promtool" in call("alerts", "test", code=2).stderr
+
+
+def test_without_a_record_no_rule_is_said_to_be_silent(tmp_path: Path) -> None:
+    shown = call("alerts", "review", "--record", str(tmp_path / "none"))
+    assert "never fired" not in shown.stdout
+    assert "nothing is on record" in shown.stderr and "alerts receive" in shown.stderr

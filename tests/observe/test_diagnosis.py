@@ -159,6 +159,22 @@ def test_an_engine_that_was_lost_before_is_told_and_weighs_little() -> None:
     assert one.evidence == ("firsthand_engine_restarts_total 1 before, none lately",)
 
 
+def test_a_self_check_that_is_right_again_was_the_reason_and_no_full_queue() -> None:
+    shut: Series = {
+        'firsthand_selfcheck_ok{model="m"}': (1, 1, 1),
+        'firsthand_selfcheck_wrong_total{model="m"}': (0, 0, 1),
+        'firsthand_refused_total{model="m"}': (0, 0, 68),
+        'firsthand_log_events_total{event="selfcheck_wrong",level="error"}': (0, 0, 1),
+    }
+    assert causes(diagnose(evidence(shut)))[0] == "weights-wrong"
+    assert UNKNOWN not in causes(diagnose(evidence(shut)))
+
+
+def test_memory_below_what_is_planned_is_no_leak() -> None:
+    planned: Series = {'firsthand_model_memory_bytes{model="m"}': (5e8, 5e8, 5e8)}
+    assert diagnose(evidence(GROWS | planned)) == []
+
+
 def test_what_is_no_traffic_hides_no_errors() -> None:
     """However often somebody looks at the page."""
     paths = ("/page/app.js", "/firsthand/engine/state", "/metrics", "other")
@@ -330,6 +346,7 @@ def test_the_command_asks_the_server_itself() -> None:
     assert found["answers"] == "yes"
     assert [one["cause"] for one in found["findings"]] == ["memory-high", "check-fails"]
     assert found["findings"][1]["evidence"] == ["queue: 9 of 8 wait"]
+    assert found["findings"][1]["command"] == f"curl -sS '{url}/readyz?verbose'"
 
 
 def test_a_server_that_is_gone_is_a_finding() -> None:

@@ -165,6 +165,9 @@ def review(
                 for one in loud
             ],
         )
+        if prometheus is None and not notices:
+            say(f"nothing is on record in {_path(record)}: `firsthand alerts receive` keeps it")
+            return
         silent = [one.alert for one in verdicts if not one.num_fired]
         print(f"never fired in {days} days: {', '.join(silent) or 'none'}")
 

@@ -78,19 +78,19 @@ def doctor(
         else:
             evidence = gathering.of_prometheus(prometheus, None if url is None else at, key)
         language = environment.language
-        findings = [one.to_dict() for one in diagnose(evidence, entry, language)]
+        found = diagnose(evidence, entry, language)
+        findings = [_asking(at, one.to_dict()) for one in found]
         if as_json:
-            print_json(
-                {
-                    "source": evidence.source,
-                    "answers": evidence.answers.value,
-                    "window_s": evidence.window_s,
-                    "findings": findings,
-                }
-            )
+            about = {"source": evidence.source, "answers": evidence.answers.value}
+            print_json({**about, "window_s": evidence.window_s, "findings": findings})
         else:
             say(f"{evidence.source}, the last {evidence.window_s:.0f} s")
             _print(findings, WORDS[language])
+
+
+def _asking(url: str, finding: dict[str, Any]) -> dict[str, Any]:
+    """What to run next asks the server that was asked here."""
+    return {**finding, "command": finding["command"].replace(DEFAULT_URL, url)}
 
 
 def _print(findings: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> None:

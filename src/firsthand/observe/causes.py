@@ -24,6 +24,8 @@ STALL_S = 5.0
 HOUR_SHARE, LEAST_ERRORS = 0.5, 10  # of all errors, in one hour of the day
 PHASES = "firsthand_request_phase_seconds"
 MIB = 1 << 20
+ENGINE_BYTES = "firsthand_engine_resident_bytes"
+BEFORE = 0.3  # the weight of what is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def _check_fails(e: Evidence) -> Seen | None:
 
 def _weights_wrong(e: Evidence) -> Seen | None:
     if 0 not in e.values("firsthand_selfcheck_ok"):
-        return None
+        return _happened("firsthand_selfcheck_wrong", 0.95)(e)
     wrong = e.most("firsthand_selfcheck_wrong_total")
     return Seen(1.0, ("firsthand_selfcheck_ok 0", f"firsthand_selfcheck_wrong_total {wrong:g}"))
 
@@ -190,7 +192,8 @@ def _door_shut(e: Evidence) -> Seen | None:
         facts.append(f"firsthand_refused_total +{refused:.0f}, of {refused + admitted:.0f}")
     if level >= e.limits.degradation_level:
         facts.append(f"firsthand_degradation_level {level:g}")
-    return Seen(0.8, tuple(facts)) if facts else None
+    weight = 0.8 if _queue_is_used(e) else 0.4  # else it was shut for another reason
+    return Seen(weight, tuple(facts)) if facts else None
 
 
 def _cache_full(e: Evidence) -> Seen | None:
@@ -217,6 +220,9 @@ def _memory_high(e: Evidence) -> Seen | None:
 def _grows(name: str) -> Test:
     def test(e: Evidence) -> Seen | None:
         gained, is_now = e.gained(name), e.most(name)
+        planned = e.most("firsthand_model_memory_bytes")
+        if name == ENGINE_BYTES and is_now <= planned:  # the cache's pages come with use
+            return None
         if gained < max(LEAST_GROWTH_BYTES, LEAST_GROWTH * (is_now - gained)):
             return None
         fact = f"{name} {(is_now - gained) / MIB:.0f} → {is_now / MIB:.0f} MiB"
@@ -244,13 +250,16 @@ def _counted(name: str, weight: float, **labels: str) -> Test:
     return test
 
 
-def _engine_lost(e: Evidence) -> Seen | None:
-    """Lately; or before, which is told and weighs little: it may have happened a minute ago."""
-    name = "firsthand_engine_restarts"
-    if e.grown(name) > 0:
-        return Seen(0.95, (f"{name}_total +{e.grown(name):.0f}",))
-    before = e.usual(name)
-    return Seen(0.3, (f"{name}_total {before:.0f} before, none lately",)) if before > 0 else None
+def _happened(name: str, weight: float) -> Test:
+    """Lately; or before, which is told and weighs little: it may have been a minute ago."""
+
+    def test(e: Evidence) -> Seen | None:
+        if e.grown(name) > 0:
+            return Seen(weight, (f"{name}_total +{e.grown(name):.0f}",))
+        before = e.usual(name)
+        return Seen(BEFORE, (f"{name}_total {before:.0f} before, none lately",)) if before else None
+
+    return test
 
 
 def _log_lines(e: Evidence) -> Seen | None:
@@ -292,15 +301,15 @@ TESTS: dict[str, Test] = {
     "door-shut": _door_shut,
     "cache-full": _cache_full,
     "memory-high": _memory_high,
-    "engine-grows": _grows("firsthand_engine_resident_bytes"),
+    "engine-grows": _grows(ENGINE_BYTES),
     "server-grows": _grows("process_resident_memory_bytes"),
     "engine-stalls": _engine_stalls,
-    "engine-lost": _engine_lost,
+    "engine-lost": _happened("firsthand_engine_restarts", 0.95),
     "steps-fail": _counted("firsthand_step_errors", 0.95),
     "log-lines": _log_lines,
     "disk-full": _disk_full,
     "log-lost": _counted("firsthand_log_lines_lost", 0.9),
     "clients-stall": _counted("firsthand_connections_cut", 0.8, reason="stalled"),
-    "canary-worse": _counted("firsthand_canary_returns", 0.9),
+    "canary-worse": _happened("firsthand_canary_returns", 0.9),
     "drill-old": _drill_old,
 }
