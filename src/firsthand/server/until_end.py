@@ -72,7 +72,11 @@ async def serve_until_end(
 
     keeper = None if taken is None else taken.keeper
     running.handover = Handover(listeners, admin, keeper, running.places, running.contexts, gone)
-    say(f"Firsthand listens on {address(settings, listeners)}")
+    text = f"Firsthand listens on {address(settings, listeners)}"
+    if settings.log_level in ("debug", "info"):
+        tell("listening", text)  # in the log's own form
+    else:
+        say(text)
     return await _serve(running, servers, taken)
 
 
