@@ -126,7 +126,8 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
         one["arrived"],
         one["state"],
         str(one["status"] or "-"),
-        *(str(one[f"{name}_tokens"]) for name in ("prompt", "cached", "output")),
+        *(str(one[f"{name}_tokens"]) for name in ("prompt", "cached")),
+        "-" if one["status"] is None else str(one["output_tokens"]),  # counted at its end
         f"{one['total_ms']:.1f}",
         f"{slowest['name']} {slowest['ms']:.1f}",
     )
