@@ -7,6 +7,7 @@ Owns: these proofs. May not know: a running server. Read next: `test_alerts_live
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
@@ -196,3 +197,15 @@ TREES = st.recursive(
 @given(st.dictionaries(KEYS, TREES, min_size=1))
 def test_what_is_written_is_read_back(tree: dict[str, Any]) -> None:
     assert yaml.safe_load(as_yaml(tree, "a\nb")) == tree
+
+
+def test_each_limit_stands_on_the_page_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observe.md").read_text(encoding="utf-8")
+    for one in fields(AlertSettings):
+        value = one.default
+        if isinstance(value, tuple):
+            value = list(value)
+        elif not isinstance(value, str | bool):
+            value = f"{value:g}"
+        shown = value if isinstance(value, str) and one.type == "float" else json.dumps(value)
+        assert f"`{one.name} = {shown}`" in page, one.name

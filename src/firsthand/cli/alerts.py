@@ -39,13 +39,18 @@ def export(
         from firsthand.observe.alert_settings import read_alert_settings
         from firsthand.observe.exports import alert_files, write
 
-        files = alert_files(read_alert_settings(config))
+        settings = read_alert_settings(config)
+        files = alert_files(settings)
         write(files, folder)
         names = [str(folder / name) for name in files]
         if as_json:
             print_json({"files": names})
         else:
             print("\n".join(names))
+            say(
+                f"limits: first token {settings.ttft_p99:g} s, answer {settings.latency_p99:g} s, "
+                f"queue {settings.queue_p95:g} s, slow request {settings.slow_request:g} s"
+            )
 
 
 def test(

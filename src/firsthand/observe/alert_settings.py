@@ -27,6 +27,8 @@ from firsthand.values import dataclass
 
 MAX_FILE_BYTES = 1 << 20
 KNEE = "knee"
+KNEE_FACTOR = 2.0  # past what was measured: one who writes twice as much is no fault of the server
+KNEE_FLOORS_S = {"ttft_p99": 1.0, "latency_p99": 10.0, "queue_p95": 0.25}  # nobody wakes for less
 SCRAPES_PER_WINDOW = 4  # fewer, and one that is missed leaves a rate without two samples
 
 
@@ -136,30 +138,32 @@ def read_alert_settings(file: Path | None) -> AlertSettings:
         name = key.replace("-", "_")
         if name not in defaults:
             hint = meant(name, defaults)
-            raise InvalidRequest(f"{file}: {shown(key)}", f"no such setting{hint}")
+            text = f"no such setting{hint}; docs/observe.md lists them"
+            raise InvalidRequest(f"{file}: {shown(key)}", text)
         found[name] = _as(f"{file}: {key}", given, defaults[name])
     return AlertSettings(**found)
 
 
 def limits_past(curve: Curve) -> dict[str, float]:
-    """The limits that a server keeps up to its knee, and not beyond: what was measured at the upper
-    end of the knee's interval. A queue's is what a first token waits there for others."""
+    """The limits that a server keeps up to its knee, and not beyond: twice what was measured at the
+    upper end of the knee's interval, and never below what is worth an alert. A queue's is what a
+    first token waits there for others."""
     rate = curve.knee.high
-    latency_s = curve.at("p99_e2el_ms", rate) / 1e3
-    queue_ms = curve.at("p95_ttft_ms", rate) - curve.of(FIT)[0].median_ttft_ms
-    return {
-        "ttft_p99": _rounded_up(curve.at("p99_ttft_ms", rate) / 1e3),
-        "latency_p99": _rounded_up(latency_s),
-        "queue_p95": _rounded_up(queue_ms / 1e3),
-        "slow_request": next(
-            (bound for bound in LATENCY_BUCKETS_S if bound >= latency_s), LATENCY_BUCKETS_S[-1]
-        ),
+    measured_ms = {
+        "ttft_p99": curve.at("p99_ttft_ms", rate),
+        "latency_p99": curve.at("p99_e2el_ms", rate),
+        "queue_p95": curve.at("p95_ttft_ms", rate) - curve.of(FIT)[0].median_ttft_ms,
     }
+    limits = {
+        name: _rounded_up(max(KNEE_FACTOR * ms / 1e3, KNEE_FLOORS_S[name]))
+        for name, ms in measured_ms.items()
+    }
+    slow_s = (bound for bound in LATENCY_BUCKETS_S if bound >= limits["latency_p99"])
+    return limits | {"slow_request": next(slow_s, LATENCY_BUCKETS_S[-1])}
 
 
 def _rounded_up(seconds: float) -> float:
-    """To two digits, and at least to the finest bucket: no histogram tells less apart."""
-    seconds = max(seconds, LATENCY_BUCKETS_S[0])
+    """To two digits."""
     unit = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return round(math.ceil(seconds / unit - 1e-9) * unit, 6)
 

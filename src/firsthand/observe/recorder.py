@@ -20,6 +20,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from heapq import merge
 from itertools import chain
 from typing import Any
 
@@ -136,10 +137,11 @@ class Recorder:
                 yield model, one_class, max(0.0, now_s - since_s)
 
     def records(self) -> Iterator[Record]:
-        """All that are known, the last that came first: of those in progress, of those that ended,
-        of those that were refused."""
+        """All that are known: those in progress, the last that came first; then those that are
+        over, refused ones among them, the last that ended first."""
         in_progress = reversed(list(self._open.values()))
-        return chain(in_progress, reversed(self._ended), reversed(self._refused))
+        over = merge(reversed(self._ended), reversed(self._refused), key=_since_its_end)
+        return chain(in_progress, over)
 
     def count(self, num_bytes: int) -> None:
         """For a track: records have grown by so much."""
@@ -246,3 +248,8 @@ class _Track:
 
 def _lists(n: int) -> tuple[list[array[int]], list[array[float]]]:
     return [array("I") for _ in range(n)], [array("d") for _ in range(n)]
+
+
+def _since_its_end(record: Record) -> float:
+    assert record.ending is not None, "it is over"
+    return -record.ending.ended_s

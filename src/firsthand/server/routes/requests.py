@@ -91,9 +91,10 @@ def requests_router(house: House) -> APIRouter:
 def records_of(
     recorder: Recorder, key_id: str | None = None, *, failed: bool = False
 ) -> Iterator[Record]:
-    """Those of a key, or of all; the last first."""
+    """Those of a key, or of all; the last first. `failed`: whose caller got a 5xx, for whatever
+    reason."""
     for one in recorder.records():
-        is_failure = one.ending is not None and one.ending.is_failure
+        is_failure = one.ending is not None and one.ending.status >= 500  # also one refused
         if key_id in (None, one.arrival.key_id) and (is_failure or not failed):
             yield one
 
