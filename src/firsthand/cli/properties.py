@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from firsthand.errors import AnswerCancelled
 from firsthand.evaluate.parity import load_for_proof, prove
 from firsthand.generation import LLM, Completion
 from firsthand.generation.load_options import LoadOptions
@@ -67,6 +68,8 @@ def _timed(name: str, check: Callable[[], Outcome]) -> Check:
     started_s = time.perf_counter()
     try:
         passed, seen = check()
+    except AnswerCancelled:
+        raise
     except Exception as error:
         passed, seen = False, f"{type(error).__name__}: {error}"
     return Check(name, passed, seen, (time.perf_counter() - started_s) * 1e3)
@@ -94,6 +97,8 @@ def _promises(model: Path) -> Iterator[Check]:
     try:
         for outcome in prove(load_for_proof(model, LoadOptions())):
             yield Check(outcome.promise, outcome.passed, outcome.seen, outcome.ms)
+    except AnswerCancelled:
+        raise
     except Exception as error:
         yield Check("equal bits", False, f"{type(error).__name__}: {error}", 0.0)
 
@@ -114,9 +119,9 @@ def _ask(llm: LLM) -> Completion:
 
 
 def _ended(done: Completion) -> Completion:
-    """It, unless Ctrl-C cut it short."""
+    """It, unless Ctrl-C cut it short. Raises AnswerCancelled."""
     if done.finish.reason is FinishReason.CANCELLED:
-        raise KeyboardInterrupt
+        raise AnswerCancelled("interrupted while an answer was waited for")
     return done
 
 
