@@ -6,6 +6,7 @@ computed. Read next: `tests/generation/test_adapters.py`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("safetensors")
 
+from firsthand.cli.admin import ask_admin
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.errors import InvalidRequest
 from firsthand.generation.llm import LLM
@@ -47,7 +49,8 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     write_micro_model(folder)
     modules = [f"{name}={write_adapter(folder / name, seed=seed)}" for seed, name in NAMES]
     with launched(folder, str(folder), "--served-model-name", "micro", "--threads", "1",
-                  "--enable-lora", "--lora-modules", ",".join(modules)) as server:  # fmt: skip
+                  "--enable-lora", "--lora-modules", ",".join(modules),
+                  "--admin-socket", str(folder / "admin")) as server:  # fmt: skip
         server.wait_ready(60)
         yield Adapted(server, folder)
 
@@ -95,6 +98,49 @@ def test_the_list_of_models_tells_whose_adapter_it_is(adapted: Adapted) -> None:
     )
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.native
+@pytest.mark.process
+def test_f_44_adapters_come_and_go_under_traffic(adapted: Adapted, tmp_path: Path) -> None:
+    """Who is asked for meanwhile answers as ever; what cannot be loaded changes nothing."""
+    third = Path(write_adapter(tmp_path / "third", seed=3))
+    with LLM(adapted.folder, lora={"third": str(third)}, threads=1) as llm:
+        alone = llm.generate(
+            PROMPT, adapter="third", max_tokens=12, temperature=0.0, ignore_end=True
+        ).text
+    before = adapted.text("poem")
+    admin = adapted.folder / "admin"
+    over = threading.Event()
+
+    def ask() -> set[str]:
+        texts = set()
+        while not over.is_set():
+            texts.add(adapted.text("poem"))
+        return texts
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            done = ask_admin(admin, "adapter", {"name": "third", "path": third})
+            assert done["adapters"] == ["poem", "sql", "third"]
+            assert adapted.text("third") == alone
+            assert adapted.text("poem") == before
+            for query, says in (
+                ({"name": "third", "path": tmp_path / "absent"}, "absent"),
+                ({"name": "micro", "path": third}, "something else is called 'micro'"),
+                ({"name": "nobody"}, "has no adapter 'nobody'"),
+                ({"name": "third", "path": "third"}, "from the root"),
+            ):
+                with pytest.raises(InvalidRequest, match=says):
+                    ask_admin(admin, "adapter", query)
+            assert adapted.text("third") == alone
+            assert ask_admin(admin, "adapter", {"name": "third"})["adapters"] == ["poem", "sql"]
+        finally:
+            over.set()
+        assert [one.result(60) for one in asking] == [{before}, {before}]
+    url = adapted.server.url + "/v1/completions"
+    assert httpx.post(url, json={"model": "third", "prompt": "x"}).status_code == 404
 
 
 def test_two_things_of_one_name_are_refused(tmp_path: Path) -> None:

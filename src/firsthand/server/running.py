@@ -20,14 +20,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.registry import Collector
 from starlette.middleware.cors import CORSMiddleware
 
 from firsthand.config import read_environment
-from firsthand.errors import FirsthandError, InvalidRequest
+from firsthand.errors import FirsthandError
 from firsthand.generation.member import Member
 from firsthand.generation.registry import Registry
 from firsthand.memory.machine import used_share
@@ -38,11 +37,9 @@ from firsthand.observe.loaded_models import LoadedModels
 from firsthand.observe.metrics import Metrics
 from firsthand.observe.queue_ages import QueueAges
 from firsthand.observe.trace_context import given_trace
-from firsthand.release.engines import store_of
-from firsthand.release.record import read_release, release_folder
-from firsthand.release.store import Store
+from firsthand.release.record import release_folder
 from firsthand.server.app import build_app
-from firsthand.server.canary import Canaries, Canary
+from firsthand.server.canary import Canaries
 from firsthand.server.configured import Configured, changed
 from firsthand.server.contract import contract_of
 from firsthand.server.ending import Ends, ends_of
@@ -159,34 +156,6 @@ class Serving:
         set_level(settings.log_level)
         tell("reload", "reloaded", changed=live, needs_restart=fixed, num_keys=len(keys.callers))
         return {"changed": live, "needs_restart": fixed}
-
-    async def replace(self, member: Member, folder: Path) -> dict[str, Any]:
-        """A release in the place of a model. Raises FirsthandError."""
-        if self.lifecycle.draining:
-            raise InvalidRequest("model", "the server is draining")
-        release = await asyncio.to_thread(read_release, folder)
-        async with self.succession.alone():
-            if release.engine_version != VERSION and self.handover is not None:
-                return await self.handover.to(release, folder, self.registry.members.index(member))
-            if member.name in self.canaries.by_model:
-                self.canaries.take_back(member.name)
-            done = await self.succession.replace(member.name, folder, release)
-        self.set_bounds()
-        return done
-
-    async def share(self, member: Member, folder: Path, share: float, by: str) -> dict[str, Any]:
-        """A release beside a model, for a share of its requests. Raises FirsthandError."""
-        if self.lifecycle.draining or member.name in self.canaries.by_model:
-            why = "is draining" if self.lifecycle.draining else "has a canary already: end it first"
-            raise InvalidRequest("model", f"{member.name} {why}")
-        release = await asyncio.to_thread(read_release, folder)
-        store = Store(store_of(folder))
-        async with self.succession.alone():
-            old, new = await self.succession.canary(member.name, folder, release)
-        canary = Canary(old, new, release, share, by, store)
-        self.canaries.begin(canary)
-        self.set_bounds()
-        return canary.told()
 
     def places(self) -> list[str | None]:
         """The release's folder of each model that was asked for at the start."""

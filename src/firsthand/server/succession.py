@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import field, replace
 from pathlib import Path
@@ -69,19 +69,37 @@ class Succession:
 
     async def replace(self, name: str, folder: Path, release: Release) -> dict[str, Any]:
         """Raises FirsthandError; then the old one answers as before."""
-        began_s = time.perf_counter()
         old = self.registry.member(name)
-        new = await self._made(old, folder)
+        entry = await asyncio.to_thread(self.entry_of, old, folder)
+        how, took_s = await self._change(old, entry, release)
+        text = f"release {release.number} answers as {name} after {took_s:.2f} s, {how}"
+        facts: dict[str, Any] = {"release": release.number, "id": release.id, "how": how}
+        tell("release", text, model=name, manifest=release.manifest_sha256, **facts)
+        return {"model": name, "seconds": round(took_s, 3), **facts}
+
+    async def adapt(self, name: str, adapters: Mapping[str, str]) -> dict[str, Any]:
+        """The same model with these adapters, names and folders. Raises as `replace` does."""
+        old = self.registry.member(name)
+        service = old.entry.service
+        load = replace(service.load, lora=dict(adapters) or None)
+        entry = replace(old.entry, service=replace(service, load=load))
+        how, took_s = await self._change(old, entry, release_of(service.model))
+        facts: dict[str, Any] = {"adapters": sorted(adapters), "how": how}
+        tell("adapters", f"{name} has {len(adapters)} adapters after {took_s:.2f} s", **facts)
+        return {"model": name, "seconds": round(took_s, 3), **facts}
+
+    async def _change(
+        self, old: Member, entry: RegistryEntry, release: Release | None
+    ) -> tuple[str, float]:
+        """How it was done, and in how many seconds."""
+        began_s = time.perf_counter()
+        new = await self._made(old, entry)
         try:
             how = await self._put(old, new, release)
         except BaseException:
             await new.service.close()
             raise
-        took_s = time.perf_counter() - began_s
-        text = f"release {release.number} answers as {name} after {took_s:.2f} s, {how}"
-        facts: dict[str, Any] = {"release": release.number, "id": release.id, "how": how}
-        tell("release", text, model=name, manifest=release.manifest_sha256, **facts)
-        return {"model": name, "seconds": round(took_s, 3), **facts}
+        return how, time.perf_counter() - began_s
 
     async def canary(self, name: str, folder: Path, release: Release) -> tuple[Member, Member]:
         """The one that is served, and the new one loaded beside it, under a name of its own. Raises
@@ -89,7 +107,8 @@ class Succession:
         old = self.registry.member(name)
         if not old.answers:
             raise InvalidRequest("model", f"{name} takes no requests now: {old.status.value}")
-        new = await self._made(old, folder, f"{name}@{release.number}")
+        entry = await asyncio.to_thread(self.entry_of, old, folder)
+        new = await self._made(old, entry, f"{name}@{release.number}")
         try:
             await self._load_beside(old, new)
             await check_golden(new, release)
@@ -108,9 +127,8 @@ class Succession:
         self.left(new)
         self._retire(new)
 
-    async def _made(self, old: Member, folder: Path, name: str = "") -> Member:
+    async def _made(self, old: Member, entry: RegistryEntry, name: str = "") -> Member:
         """Its files read, small ones compared with their hashes; no engine yet."""
-        entry = await asyncio.to_thread(self.entry_of, old, folder)
         if name:
             entry = replace(entry, service=replace(entry.service, name=name), pinned=True)
         need = 0
@@ -120,7 +138,7 @@ class Succession:
         service = await Service.start(entry.service, load=False, after=old.service)
         return Member(name or old.name, entry, service, need)
 
-    async def _put(self, old: Member, new: Member, release: Release) -> str:
+    async def _put(self, old: Member, new: Member, release: Release | None) -> str:
         if old.status is Status.LOADING:
             raise InvalidRequest("model", f"{old.name} is being loaded; ask again when it is ready")
         if old.leaving or old.status is Status.ASLEEP:
@@ -140,7 +158,7 @@ class Succession:
         self._retire(old)
         return BESIDE
 
-    async def _try_asleep(self, new: Member, release: Release) -> None:
+    async def _try_asleep(self, new: Member, release: Release | None) -> None:
         """It must load and give its golden tokens; then it sleeps as the old one does, and the next
         request loads it. Raises CapacityExceeded where there is no room to try it."""
         limit = self.registry.limit.num_bytes
@@ -163,7 +181,7 @@ class Succession:
             raise CapacityExceeded(f"beside it only {got.context_length} tokens of context fit")
         self._loaded(new)
 
-    async def _load_after(self, old: Member, new: Member, release: Release) -> None:
+    async def _load_after(self, old: Member, new: Member, release: Release | None) -> None:
         """Whoever comes meanwhile waits for the new one."""
         new.waking = asyncio.ensure_future(self._when_empty(old, new, release))
         new.waking.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -178,7 +196,7 @@ class Succession:
             new.waking = None
         self._retire(old)
 
-    async def _when_empty(self, old: Member, new: Member, release: Release) -> None:
+    async def _when_empty(self, old: Member, new: Member, release: Release | None) -> None:
         await self.registry.retire(old, keep_text=True)
         await new.service.wake()
         await new.service.wait_ready()
@@ -271,9 +289,9 @@ async def check_all_golden(registry: Registry) -> None:
             await check_golden(member, release)
 
 
-async def check_golden(new: Member, release: Release) -> None:
+async def check_golden(new: Member, release: Release | None) -> None:
     """Raises EngineError for other tokens than those that were written down when it was staged."""
-    if release.golden is None:
+    if release is None or release.golden is None:
         return
     expected = list(release.golden["tokens"])
     tokens = list(await SelfAnswer(new.service)(release.golden["prompt"], len(expected)))

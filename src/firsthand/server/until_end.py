@@ -22,6 +22,7 @@ import uvicorn
 from firsthand.observe.log_events import LogEvents
 from firsthand.server.admin import AdminApp
 from firsthand.server.arrival import Arrival
+from firsthand.server.changing import Changes
 from firsthand.server.chaos import Chaos
 from firsthand.server.handover import AFTER_S, Handover
 from firsthand.server.lag import watch_lag
@@ -53,9 +54,7 @@ async def serve_until_end(
         drain = partial(running.begin_drain, "admin")
         chaos = Chaos(settings.chaos)
         told = (running.registry, running.ends.recorder, running.gate.clock)
-        verbs = Verbs(
-            *told, drain, running.reload, running.replace, running.share, running.canaries, chaos
-        )
+        verbs = Verbs(*told, drain, running.reload, Changes(running), running.canaries, chaos)
         app = AdminApp(verbs.table())
         servers.append(
             (listener_of(uvicorn_config(settings, app, None), settings.receive_timeout), [admin])

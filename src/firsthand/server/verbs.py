@@ -10,7 +10,7 @@ and `request` show those of all keys.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from firsthand.observe.recorder import Recorder
 from firsthand.release.record import is_release, read_release
 from firsthand.server.admin import Verb
 from firsthand.server.canary import Canaries, read_share
+from firsthand.server.changing import Changes
 from firsthand.server.chaos import Chaos
 from firsthand.server.entrance import describe
 from firsthand.server.logs import LEVELS, set_level
@@ -39,8 +40,7 @@ class Verbs:
     clock: Callable[[], float]
     begin_drain: Callable[[], int]
     reload_settings: Callable[[], dict[str, Any]]
-    replace: Callable[[Member, Path], Awaitable[dict[str, Any]]]
-    share: Callable[[Member, Path, float, str], Awaitable[dict[str, Any]]]
+    changes: Changes
     canaries: Canaries
     faults: Chaos
 
@@ -48,7 +48,7 @@ class Verbs:
         """Each by its name."""
         found = (
             *(self.drain, self.reload, self.sleep, self.wake_up, self.ps, self.loglevel),
-            *(self.requests, self.request, self.chaos, self.release, self.canary),
+            *(self.requests, self.request, self.chaos, self.release, self.canary, self.adapter),
         )
         return {verb.__name__: verb for verb in found}
 
@@ -81,7 +81,7 @@ class Verbs:
         """The release of a folder in the place of a model; without `model`, of the one of its name,
         or of the only one."""
         folder = Path(path)
-        return await self.replace(self._served(folder, model), folder)
+        return await self.changes.replace(self._served(folder, model), folder)
 
     async def canary(
         self, path: str = "", model: str | None = None, share: str = "", by: str = "request"
@@ -96,7 +96,20 @@ class Verbs:
             return self.canaries.take_back(model or next(iter(self.canaries.by_model), ""))
         folder = Path(path)
         value = read_share(share, by)
-        return await self.share(self._served(folder, model), folder, value, by)
+        return await self.changes.share(self._served(folder, model), folder, value, by)
+
+    async def adapter(
+        self, name: str = "", path: str = "", model: str | None = None
+    ) -> dict[str, Any]:
+        """An adapter's folder, under a name, for a model, or for the only one; without `path`, the
+        end of that adapter."""
+        folder = Path(path) if path else None
+        if not name or (folder is not None and not folder.is_absolute()):
+            raise InvalidRequest("name" if not name else "path", "must be given, from the root")
+        members = self._meant(model)
+        if len(members) != 1:
+            raise InvalidRequest("model", "which of them? model=NAME")
+        return await self.changes.adapt(members[0], name, folder)
 
     def _served(self, folder: Path, model: str | None) -> Member:
         if not folder.is_absolute() or not is_release(folder):
