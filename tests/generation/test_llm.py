@@ -493,6 +493,8 @@ class Interrupts:
         gc.callbacks[:] = callbacks
 
 
+# What is read of /proc for the report may be left to the collector, which closes it.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_ctrl_c_at_any_moment_leaves_a_whole_answer_and_a_living_engine(llm: LLM) -> None:
     """No lock may be left held, no token lost between its chunk and the completion."""
     want = bits(llm.generate("abc", max_tokens=8, seed=1, logprobs=1))
