@@ -30,6 +30,9 @@ from tests.server.stored.test_files import client_of, keeping, wait
 URL = "/v1/chat/completions"
 
 
+SLOW = Script(pause_s=0.2)  # so that a batch is in the middle when it is looked at
+
+
 def request(number: int, **body: Any) -> dict[str, Any]:
     given = {"messages": [{"role": "user", "content": f"text {number}"}], "max_tokens": 4, **body}
     return {"custom_id": f"r{number}", "method": "POST", "url": URL, "body": given}
@@ -152,7 +155,7 @@ def test_a_file_that_is_wrong_fails_as_a_whole_and_costs_nothing(tmp_path: Path)
 
 def test_a_batch_is_cancelled_and_what_was_answered_is_there(tmp_path: Path) -> None:
     with asking(tmp_path, max_num_seqs=2) as (server, client):
-        server.service.script = Script(pause_s=0.02)
+        server.service.script = SLOW
         name = begin(client, lines(*map(request, range(400))))
         wait(lambda: client.batches.retrieve(name).request_counts.completed > 0)
         assert client.batches.cancel(name).status == "cancelling"
@@ -166,7 +169,7 @@ def test_a_batch_is_cancelled_and_what_was_answered_is_there(tmp_path: Path) -> 
 
 def test_what_is_not_answered_when_a_batch_expires_is_told(tmp_path: Path) -> None:
     with asking(tmp_path, max_num_seqs=2) as (server, client):
-        server.service.script = Script(pause_s=0.02)
+        server.service.script = SLOW
         name = begin(client, lines(*map(request, range(300))))
         wait(lambda: client.batches.retrieve(name).request_counts.completed > 0)
         server.running.stored.batches.change(name, lambda now: replace(now, expires_at=1))
@@ -192,7 +195,7 @@ def test_a_server_that_ends_and_comes_back_goes_on(tmp_path: Path) -> None:
     """Its input may be deleted meanwhile."""
     requests = [request(number) for number in range(200)]
     with asking(tmp_path, max_num_seqs=2) as (server, client):
-        server.service.script = Script(pause_s=0.01)
+        server.service.script = SLOW
         name = begin(client, lines(*requests))
         client.files.delete(client.batches.retrieve(name).input_file_id)
         wait(lambda: client.batches.retrieve(name).request_counts.completed > 0)
