@@ -59,13 +59,17 @@ def described(
         ok["model"] = reply
     if content:
         ok["content"] = content
+    error: dict[str, Any] = {"model": ErrorBody}
+    if texts:  # a model would have the form of the answers
+        reference = {"$ref": REF.format(model=ErrorBody.__name__)}
+        error = {"content": {"application/json": {"schema": reference}}}
     route: dict[str, Any] = {
         "summary": summary,
         "response_model": None,
         "dependencies": [Depends(_only(flags))],
         "responses": {
             200: ok,
-            **{code: {"model": ErrorBody, "description": _ERRORS[code]} for code in errors},
+            **{code: {**error, "description": _ERRORS[code]} for code in errors},
         },
     }
     if texts:
