@@ -68,6 +68,9 @@ class Bucket(Protocol):
     def list(self, prefix: str, most: int) -> Sequence[RemoteObject]:
         """All that begin so. Raises DownloadFailed if they are more, and as `read`."""
 
+    def find(self, key: str) -> RemoteObject:
+        """The object of that very name. Raises as `read`."""
+
     def read(self, key: str, start: int, stop: int, etag: str) -> bytes:
         """The bytes of this version of the object. Raises ObjectChanged, PassingFailure,
         ModelNotFound, DownloadFailed."""
@@ -252,10 +255,7 @@ class S3Bucket:
         found: list[RemoteObject] = []
         try:
             for page in obstore.list(self._store, prefix):
-                found += [
-                    RemoteObject(one["path"], one["size"], str(one["e_tag"] or "").strip('"'))
-                    for one in page
-                ]
+                found += map(_remote, page)
                 if len(found) > most:
                     break
         except Exception as error:
@@ -263,6 +263,14 @@ class S3Bucket:
         if len(found) > most:
             raise DownloadFailed(f"s3://{self._name}/{prefix}: more than {most} objects")
         return found
+
+    def find(self, key: str) -> RemoteObject:
+        import obstore
+
+        try:
+            return _remote(obstore.head(self._store, key))
+        except Exception as error:
+            raise self._failure(error, key) from error
 
     def read(self, key: str, start: int, stop: int, etag: str) -> bytes:
         import obstore
@@ -293,3 +301,8 @@ class S3Bucket:
                 return ModelNotFound(f"{where}: the storage has no such bucket or object")
             case _:
                 return PassingFailure(f"{where}: {text}")
+
+
+def _remote(one: Any) -> RemoteObject:
+    """As obstore tells of it."""
+    return RemoteObject(one["path"], one["size"], str(one["e_tag"] or "").strip('"'))

@@ -68,10 +68,7 @@ def read_object(object_id: ObjectId, env: Environment, most_bytes: int) -> bytes
     """A small object, of that name alone; of a larger one a byte more. Raises DownloadFailed,
     ModelNotFound."""
     bucket = open_bucket(object_id.bucket, env.s3_endpoint)
-    found = patiently(str(object_id), lambda: bucket.list(object_id.prefix, MAX_OBJECTS))
-    one = next((one for one in found if one.key == object_id.prefix), None)
-    if one is None:
-        raise ModelNotFound(f"{object_id}: the bucket has no such object")
+    one = patiently(str(object_id), lambda: bucket.find(object_id.prefix))
     stop = min(one.num_bytes, most_bytes + 1)
     try:
         return patiently(str(object_id), lambda: bucket.read(one.key, 0, stop, one.etag))
