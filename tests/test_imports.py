@@ -13,7 +13,7 @@ import pytest
 
 HEAVY = (
     *("numpy", "torch", "tokenizers", "jinja2", "transformers", "huggingface_hub", "matplotlib"),
-    *("fastapi", "pydantic"),
+    *("fastapi", "pydantic", "obstore", "cryptography", "pyarrow", "firsthand.data.running"),
 )
 
 
@@ -45,6 +45,12 @@ def test_the_library_needs_no_torch() -> None:
 def test_the_engines_of_a_server_start_before_its_http_libraries_are_loaded() -> None:
     found = loaded_by("import firsthand.cli.main, firsthand.server.starting")
     assert found.isdisjoint(("fastapi", "pydantic"))
+
+
+@pytest.mark.native
+def test_a_server_without_files_starts_without_what_jobs_are_made_of() -> None:
+    found = loaded_by("import firsthand.server.running")
+    assert found.isdisjoint(("obstore", "cryptography", "pyarrow", "firsthand.data.running"))
 
 
 def test_what_the_package_offers() -> None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import field_validator
 
 from firsthand.data.contract import Checker, Contract, NotBlank
-from firsthand.data.engines import EngineFacts, Reply
+from firsthand.data.engines import ROUTES, EngineFacts, Reply
 from firsthand.data.identity import identity_of, request_id_of
 from firsthand.data.job import Job, job_of
 from firsthand.data.ledger import read_ledger
@@ -41,8 +41,6 @@ from firsthand.data.seen import Seen
 from firsthand.data.source import Flaw
 from firsthand.data.stages import checked, unique
 from firsthand.errors import InvalidRequest
-
-ROUTES = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 
 
 class BatchLine(Contract):

@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import Future
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from firsthand.errors import EngineUnavailable
 from firsthand.values import dataclass
 from firsthand.version import VERSION
 
+ROUTES = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 LOST = 599
 MAX_TRIES = 3  # of a record whose tries fail; then it is poison
 BACK_OFF_S = (0.1, 0.3)  # before the second try and the third

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from typing import Protocol
 
 from firsthand.errors import InvalidRequest
 from firsthand.server.guard.call import Caller
@@ -17,11 +18,16 @@ from firsthand.server.guard.keys import KeyRing
 from firsthand.server.guard.middleware import Guard
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.settings import Settings
-from firsthand.server.stored.asking import OwnEngine, num_beside
 from firsthand.server.stored.batches import Batch, Batches
 from firsthand.server.stored.catalogue import open_catalogue
 from firsthand.server.stored.files import Bounds, Files, make_folders
-from firsthand.server.stored.runner import Runner
+
+
+class Carrier(Protocol):
+    """A `Runner`."""
+
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Stored:
@@ -29,7 +35,7 @@ class Stored:
 
     def __init__(self, opened: Files | None = None) -> None:
         self._files = opened
-        self._runner: Runner | None = None
+        self._runner: Carrier | None = None
         self.wanted = threading.Event()  # a batch is to begin, or to be cancelled
 
     @property
@@ -49,6 +55,10 @@ class Stored:
         """Batches are carried out from now on, through this guard, on the running loop."""
         if self._files is None:
             return
+        # What jobs are made of; a server without files starts without it.
+        from firsthand.server.stored.asking import OwnEngine, num_beside
+        from firsthand.server.stored.runner import Runner
+
         loop = asyncio.get_running_loop()
 
         def open_engine(batch: Batch) -> OwnEngine:
@@ -57,8 +67,9 @@ class Stored:
 
             return OwnEngine(guard, loop, owner, partial(num_beside, guard.gate))
 
-        self._runner = Runner(self.batches, open_engine, self.wanted)
-        self._runner.start()
+        runner = Runner(self.batches, open_engine, self.wanted)
+        runner.start()
+        self._runner = runner
 
     def stop(self) -> None:
         """No batch goes on; what was finished is kept. Does not wait."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from firsthand.data.batch import ROUTES
+from firsthand.data.engines import ROUTES
 from firsthand.server.wire.base import Reply, Strict
 from firsthand.server.wire.files import ExpiresAfter
 
