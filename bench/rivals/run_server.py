@@ -119,7 +119,7 @@ class Served:
         return num_tokens
 
     def score(self, window: Sequence[int], start: int) -> float:
-        raise NotImplementedError("a server is not asked for a text's likelihood")
+        raise ValueError("a server is not asked for a text's likelihood")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from firsthand.generation.loading import load_model
 from firsthand.generation.service import Service, ServiceOptions
 from firsthand.generation.variants import varied
 from firsthand.request import RepetitionGuard
+from tests.generation.test_llm import bits
 
 pytestmark = pytest.mark.native
 
@@ -54,18 +55,6 @@ PROMPTS = ["abc abd abc abd abc", "hello hello hello", "q", "one two three one t
 @pytest.fixture(scope="module")
 def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_micro_model(tmp_path_factory.mktemp("other"), seed=9)
-
-
-def bits(completion: Completion) -> tuple[Any, ...]:
-    """All of an answer that must not depend on how it was computed."""
-    return (
-        completion.text,
-        completion.token_ids,
-        completion.finish,
-        completion.usage,
-        completion.seed,
-        completion.logprobs,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -28,11 +28,10 @@ from typer.testing import CliRunner
 
 from firsthand.cli.admin import ask_admin
 from firsthand.cli.main import build_app
-from firsthand.cli.micro_model import write_micro_model
 from firsthand.memory.machine import used_share
 from firsthand.observe.alert_settings import AlertSettings
 from tests.observe.monitoring import monitored, needs_both, until
-from tests.server.processes import PROGRAM, Server, started
+from tests.server.processes import PROGRAM, Server, started, with_golden
 
 pytestmark = [needs_both, pytest.mark.native, pytest.mark.process, pytest.mark.slow]
 
@@ -186,16 +185,7 @@ def traffic(server: Server, body: dict[str, Any] = USUAL, pause_s: float = 0.02)
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("handbook")
-    home = {"FIRSTHAND_HOME": str(folder / "home")}
-    (folder / "model").mkdir()
-    model = write_micro_model(folder / "model")
-    record = ("serve", str(model), "--threads", "1", "--record-golden")
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, *record],
-        env=os.environ | home,
-        check=True,
-        capture_output=True,
-    )
+    model, home = with_golden(folder)
     admin = folder / "admin"
     flags = (*FLAGS, "--admin-socket", str(admin))
     with started(folder, model, *flags, **home) as server:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from firsthand.cli.admin import ask_admin
 from firsthand.cli.chaos_clients import flood, read_nothing
-from firsthand.cli.micro_model import write_micro_model
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.entry import When
 from firsthand.observe.gpus import find_gpus
 from tests.observe.monitoring import until
-from tests.server.processes import PROGRAM, Server, started, stream
+from tests.server.processes import Server, started, stream, with_golden
 
 pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow]
 
@@ -111,15 +108,7 @@ def beside(*work: Callable[[], object]) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("reach")
-    home = {"FIRSTHAND_HOME": str(folder / "home")}
-    (folder / "model").mkdir()
-    model = write_micro_model(folder / "model")
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, "serve", str(model), "--threads", "1", "--record-golden"],
-        env=os.environ | home,
-        check=True,
-        capture_output=True,
-    )
+    model, home = with_golden(folder)
     admin = folder / "admin"
     with started(folder, model, *FLAGS, "--admin-socket", str(admin), **home) as server:
         server.wait_ready(120)

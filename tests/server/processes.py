@@ -19,6 +19,8 @@ from pathlib import Path
 
 import httpx
 
+from firsthand.cli.micro_model import write_micro_model
+
 PROGRAM = "from firsthand.cli.main import main; main()"
 
 
@@ -130,3 +132,18 @@ def stream(server: Server, max_tokens: int) -> Iterator[httpx.Response]:
     with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=30) as answer:
         assert answer.status_code == 200
         yield answer
+
+
+def with_golden(folder: Path) -> tuple[Path, dict[str, str]]:
+    """A micro model whose golden tokens are recorded, and the environment in which they are."""
+    home = {"FIRSTHAND_HOME": str(folder / "home")}
+    (folder / "model").mkdir()
+    model = write_micro_model(folder / "model")
+    record = ("serve", str(model), "--threads", "1", "--record-golden")
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, *record],
+        env=os.environ | home,
+        check=True,
+        capture_output=True,
+    )
+    return model, home

@@ -7,10 +7,7 @@ Read next: `test_lifecycle.py`; `tests/soak/test_losses.py`, the times of a hang
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +22,8 @@ import pytest
 
 from firsthand.cli.admin import ask_admin
 from firsthand.cli.chaos_clients import flood, read_nothing
-from firsthand.cli.micro_model import write_micro_model
 from firsthand.server.chaos import FAULTS
-from tests.server.processes import PROGRAM, Server, started
+from tests.server.processes import Server, started, with_golden
 
 pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow]
 
@@ -79,16 +75,7 @@ class Ill:
 @pytest.fixture(scope="module")
 def ill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ill]:
     folder = tmp_path_factory.mktemp("ill")
-    home = {"FIRSTHAND_HOME": str(folder / "home")}
-    (folder / "model").mkdir()
-    model = write_micro_model(folder / "model")
-    record = ("serve", str(model), "--threads", "1", "--record-golden")
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, *record],
-        env=os.environ | home,
-        check=True,
-        capture_output=True,
-    )
+    model, home = with_golden(folder)
     admin = folder / "admin"
     with started(folder, model, *FLAGS, "--admin-socket", str(admin), **home) as server:
         server.wait_ready(120)

@@ -7,8 +7,6 @@ Read next: `../measure/forecast.py`; `preflight.py`, the whole checklist.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from firsthand.cli import options
@@ -26,9 +24,7 @@ from firsthand.cli.preflight import print_todo
 
 def check(
     model: options.Model,
-    max_sequences: Annotated[
-        int | None, typer.Option(help="Sequences at once; default: as many as fit, up to 16.")
-    ] = None,
+    max_sequences: options.Sequences = None,
     loading: options.Loading = options.LOADING,
     as_json: options.AsJson = False,
 ) -> None:

@@ -61,9 +61,7 @@ def inspect(
 
 def plan(
     model: options.Model,
-    max_sequences: Annotated[
-        int | None, typer.Option(help="Sequences at once; default: as many as fit, up to 16.")
-    ] = None,
+    max_sequences: options.Sequences = None,
     loading: options.Loading = options.LOADING,
     as_json: options.AsJson = False,
 ) -> None:

@@ -31,6 +31,9 @@ Text = Annotated[str | None, typer.Argument(metavar="TEXT", help=FROM_STANDARD_I
 System = Annotated[
     str | None, typer.Option(help="The system message of the conversation; default: none.")
 ]
+Sequences = Annotated[
+    int | None, typer.Option(help="Sequences at once; default: as many as fit, up to 16.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one line of JSON.")]
 Report = Annotated[
     bool, typer.Option("--report", help="Print where time and memory went, to standard error.")

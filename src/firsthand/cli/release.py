@@ -20,6 +20,9 @@ from firsthand.errors import InvalidRequest
 
 OUTSIDE = ("lora_modules", "chat_template")  # files that are no part of the model
 StoreFolder = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the releases.")]
+Undrilled = Annotated[
+    bool, typer.Option("--force", help="Without a drill that passed; the history says so.")
+]
 Named = Annotated[
     str,
     typer.Argument(metavar="[RELEASE]", help="A number, latest, current, or a hash's beginning."),
@@ -96,9 +99,7 @@ def promote(
     release: Named = "latest",
     admin: Admin = None,
     model: ServedAs = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Without a drill that passed; the history says so.")
-    ] = False,
+    force: Undrilled = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Make a release the current one: in a running server under its traffic, and on disk."""
@@ -117,9 +118,7 @@ def canary(
     ] = "request",
     admin: Admin = None,
     model: ServedAs = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Without a drill that passed; the history says so.")
-    ] = False,
+    force: Undrilled = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Give a release a share of the requests, beside the one that is served; it is taken back by
