@@ -14,6 +14,8 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any
@@ -134,16 +136,7 @@ def test_on_a_terminal_it_follows_its_size_and_ends_quietly(
     model = write_micro_model(tmp_path / "micro")
     with started(tmp_path, model, "--threads", "1") as server:
         server.wait_ready()
-        ours, theirs = pty.openpty()
-        resize(ours, 100)
-        program = "from firsthand.cli.main import main; main()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, "top", "--url", server.url],
-            stdin=theirs, stdout=theirs, stderr=theirs,
-            env=os.environ | {"TERM": "xterm-256color"}, start_new_session=True,
-        )  # fmt: skip
-        os.close(theirs)
-        try:
+        with on_a_terminal("top", "--url", server.url) as (ours, process):
             told = read_until(ours, b"every check holds")
             assert b"\x1b[?1049h" in told  # the other screen, which is given back
             resize(ours, 40)
@@ -154,10 +147,44 @@ def test_on_a_terminal_it_follows_its_size_and_ends_quietly(
             last = read_until(ours, b"\x1b[?1049l")
             assert b"Traceback" not in last and b"error" not in last
             assert process.wait(20) == 0
-        finally:
-            process.kill()
-            process.wait()
-            os.close(ours)
+        talk = ("chat", "--url", server.url, "--watch", "--max-tokens", "200", "--ignore-end")
+        with on_a_terminal(*talk) as (ours, process):
+            read_until(ours, b"> ")
+            os.write(ours, b"hello\n")
+            read_until(ours, b"tokens/s")  # of the picture, beside the answer
+            read_until(ours, b"> ")  # it has gone, and the next message is awaited
+            os.write(ours, b"/bye\n")
+            assert process.wait(20) == 0
+
+
+@contextmanager
+def on_a_terminal(*words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The command on a terminal of a hundred columns; our end of it, and the process."""
+    ours, theirs = pty.openpty()
+    resize(ours, 100)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from firsthand.cli.main import main; main()", *words],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+        env=os.environ | {"TERM": "xterm-256color"}, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        yield ours, process
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (["m"], "goes with --url"),
+        (["--url", "http://127.0.0.1:9", "--model", "m"], "needs a terminal"),
+    ],
+)
+def test_a_pane_needs_a_server_and_a_terminal(where: list[str], why: str) -> None:
+    assert why in call("chat", *where, "--watch", stdin="", code=2).stderr
 
 
 def resize(terminal: int, columns: int) -> None:

@@ -229,7 +229,8 @@ def test_s68_s69_the_knee_of_a_real_server_and_what_is_planned_with_it(tmp_path:
         found = called("bench", "knee", "--url", address, *more, "--random-output-len", "4")
     assert time.monotonic() - begun_s < 180
     assert found["knee"]["rate"] == pytest.approx(10, rel=0.1)
-    assert found["knee"]["low"] <= 10 <= found["knee"]["high"]
+    # Its places take 0.4 s and what passing a request on takes: a little less than 10 a second.
+    assert found["knee"]["low"] <= 10 and found["knee"]["high"] >= 9.7
     assert plot.stat().st_size > 1000
     planned = called("plan", "capacity", "--from", str(out), "--qps", "20", "--qps-is-peak")
     assert planned["replicas"] in (2, 3)

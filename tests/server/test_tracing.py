@@ -17,10 +17,12 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
@@ -31,6 +33,7 @@ pytestmark = [pytest.mark.native, pytest.mark.process]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 MARK = "zebra-9931"
+CHAT = "/v1/chat/completions"
 
 
 class Received:
@@ -42,12 +45,17 @@ class Received:
         self.raw = b""
         self.paths: list[str] = []
         self.metrics: ExportMetricsServiceRequest | None = None  # the last ones
+        self.lines: list[LogRecord] = []
 
     def take(self, path: str, body: bytes) -> None:
         self.raw += body
         self.paths.append(path)
         if path == "/v1/metrics":
             self.metrics = ExportMetricsServiceRequest.FromString(body)
+            return
+        if path == "/v1/logs":
+            for one in ExportLogsServiceRequest.FromString(body).resource_logs:
+                self.lines += [line for scope in one.scope_logs for line in scope.log_records]
             return
         for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             self.resource = plain(of_resource.resource.attributes)
@@ -233,7 +241,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 def test_f_72_metrics_under_the_names_of_the_conventions(
     tmp_path: Path, micro_folder: Path
 ) -> None:
-    """Traces and metrics to one receiver, by OpenTelemetry's own variables."""
+    """Traces, metrics and lines of the log to one receiver, by OpenTelemetry's own variables."""
     with (
         receiving() as (received, url),
         started(
@@ -241,12 +249,21 @@ def test_f_72_metrics_under_the_names_of_the_conventions(
             FIRSTHAND_HOME=str(tmp_path),
             OTEL_EXPORTER_OTLP_ENDPOINT=url,
             OTEL_METRIC_EXPORT_INTERVAL="200",
+            OTEL_BLRP_SCHEDULE_DELAY="50",
+            OTEL_BSP_SCHEDULE_DELAY="50",
         ) as server,
     ):
         server.wait_ready()
         chat(server, {})
         wait_for(lambda: {one for one in told_of(received) if one.startswith("gen_ai")} == GEN_AI)
+        wait_for(lambda: [x for x in received.lines if x.event_name == "firsthand.request"])
+        wait_for(lambda: received.spans)
         found = told_of(received)
+    line = next(x for x in received.lines if plain(x.attributes).get("http.route") == CHAT)
+    told = plain(line.attributes)
+    assert told["http.response.status_code"] == 200 and told["gen_ai.usage.output_tokens"] == 5
+    assert told["firsthand.request_id"] and line.severity_text == "info"
+    assert line.trace_id in {one.trace_id for one in received.spans}
     for name in GEN_AI:
         (point,) = found[name].histogram.data_points
         told = plain(point.attributes)
@@ -257,7 +274,7 @@ def test_f_72_metrics_under_the_names_of_the_conventions(
         plain(point.attributes).get("http.route")
         for point in found["http.server.request.duration"].histogram.data_points
     }
-    assert {"/v1/chat/completions", "/readyz"} <= routes
+    assert {CHAT, "/readyz"} <= routes
     assert MARK.encode() not in received.raw
 
 

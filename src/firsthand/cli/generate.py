@@ -110,6 +110,9 @@ def chat(
     sampling: options.Sampling = CHAT_SAMPLING,
     loading: options.Loading = options.LOADING,
     report: options.Report = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show what the server's scheduler does meanwhile.")
+    ] = False,
 ) -> None:
     """Talk with a model. Ctrl-C ends an answer; /reset forgets, /bye leaves."""
     with reported():
@@ -117,12 +120,14 @@ def chat(
         if url is not None:
             remote.refuse_loading(loading, model)
             fields = remote.sampling_fields(sampling, CHAT_SAMPLING)
-            remote.chat_with(url, api_key, name, system, fields, report=report)
+            remote.chat_with(url, api_key, name, system, fields, report=report, watched=watch)
             return
         if model is None:
             raise InvalidRequest("model", "is missing: firsthand chat MODEL, or --url URL")
         if name is not None:
             raise InvalidRequest("--model", "names a model of a server; it goes with --url")
+        if watch:
+            raise InvalidRequest("watch", "shows a server's scheduler; it goes with --url")
         messages, code = conversation(system), 0
         with open_llm(model, loading, with_adapters=True) as llm:
             for text in lines():

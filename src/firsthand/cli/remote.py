@@ -7,8 +7,8 @@ Read next: `client.py`; `top.py`, its picture; `generate.py`, where chat is decl
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -26,6 +26,8 @@ SHORT_HASH = 12
 _NAMES = {"ignore_end": "ignore_eos"}
 _NOT_SENT = ("repetition_guard", "adapter")
 
+Write = Callable[[str], object]
+
 Url = Annotated[
     str, typer.Option("--url", metavar="URL", help="Of a server in the form of OpenAI's API.")
 ]
@@ -40,6 +42,12 @@ class Server(Protocol):
 
     def models(self) -> list[dict[str, Any]]: ...
     def chat(self, body: Mapping[str, Any]) -> Generator[Piece]: ...
+
+
+class Picture(Protocol):
+    """A `Pane`, likewise."""
+
+    def shown(self) -> AbstractContextManager[Write]: ...
 
 
 def ps(url: Url = DEFAULT_URL, api_key: ApiKey = None, as_json: options.AsJson = False) -> None:
@@ -136,6 +144,7 @@ def chat_with(
     wanted: Mapping[str, Any],
     *,
     report: bool = False,
+    watched: bool = False,
 ) -> None:
     """Talk, until the input ends. An answer that fails, or is interrupted, ends nothing else; where
     one failed, the command ends with that fault's exit code."""
@@ -143,6 +152,11 @@ def chat_with(
 
     client = client_of(url, first_key(api_key))
     body = {"model": model or only_model(client), **wanted}
+    pane = None
+    if watched:
+        from firsthand.cli.pane import Pane
+
+        pane = Pane(client)
     if report:
         body["timings_per_token"] = True  # what llama.cpp's server calls it too
     messages, code = conversation(system), 0
@@ -151,7 +165,7 @@ def chat_with(
             messages = conversation(system)
             continue
         asked = [*messages, user(text)]
-        answer = write_answer(client, {**body, "messages": asked})
+        answer = write_answer(client, {**body, "messages": asked}, pane)
         if isinstance(answer, str):
             messages = [*asked, {"role": "assistant", "content": answer}]
         else:
@@ -160,18 +174,23 @@ def chat_with(
         raise typer.Exit(code)
 
 
-def write_answer(client: Server, body: Mapping[str, Any]) -> str | FirsthandError:
+def write_answer(
+    client: Server, body: Mapping[str, Any], pane: Picture | None = None
+) -> str | FirsthandError:
     """Print an answer as it comes; its text, or the fault that it ended by, which was said."""
     parts: list[str] = []
     why, fault, timings = None, None, None
     try:
-        with closing(client.chat(body)) as pieces:
-            for piece in pieces:
+        with (
+            _printed() if pane is None else pane.shown() as write,
+            closing(client.chat(body)) as it,
+        ):
+            for piece in it:
                 if piece.reasoning:
                     say(piece.reasoning, end="")
                 if piece.text:
                     parts.append(piece.text)
-                    print(piece.text, end="", flush=True)
+                    write(piece.text)
                 timings = piece.timings or timings
                 if piece.finish_reason == "length":
                     why = "(stopped: the longest answer, or the context, is reached)"
@@ -186,6 +205,10 @@ def write_answer(client: Server, body: Mapping[str, Any]) -> str | FirsthandErro
     if timings is not None:
         say(figures(timings))
     return "".join(parts) if fault is None else fault
+
+
+def _printed() -> AbstractContextManager[Write]:
+    return nullcontext(lambda text: print(text, end="", flush=True))
 
 
 def figures(timings: Mapping[str, Any]) -> str:

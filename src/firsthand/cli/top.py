@@ -11,6 +11,7 @@ text reaches the terminal with control characters in it.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -47,14 +48,16 @@ class Seen:
     steps: dict[str, deque[dict[str, Any]]] = field(default_factory=dict)
     around: dict[str, Any] = field(default_factory=dict)
     lost: str | None = None  # why there is no connection
+    lock: threading.Lock = field(default_factory=threading.Lock)  # it is drawn by another thread
 
     def take(self, news: Mapping[str, Any]) -> None:
-        for model in _objects(news.get("models")):
-            name = str(model.get("name"))
-            kept = self.steps.setdefault(name, deque(maxlen=SHOWN_STEPS))
-            kept.extend(_objects(model.get("steps")))
-            self.models.setdefault(name, {}).update(model)
-        self.around.update({name: value for name, value in news.items() if name != "models"})
+        with self.lock:
+            for model in _objects(news.get("models")):
+                name = str(model.get("name"))
+                kept = self.steps.setdefault(name, deque(maxlen=SHOWN_STEPS))
+                kept.extend(_objects(model.get("steps")))
+                self.models.setdefault(name, {}).update(model)
+            self.around.update({name: value for name, value in news.items() if name != "models"})
 
 
 class Server(Protocol):
@@ -71,7 +74,7 @@ def watch(client: Server) -> None:
     seen.take(client.own("/firsthand/engine/state"))
     with _shown(seen) as is_live:
         if is_live:
-            _follow(client, seen)
+            follow(client, seen)
 
 
 def play(recording: Path) -> None:
@@ -100,7 +103,8 @@ def _shown(seen: Seen) -> Iterator[bool]:
         yield True
 
 
-def _follow(client: Server, seen: Seen) -> None:
+def follow(client: Server, seen: Seen) -> None:
+    """What the server tells, for ever; while it is away, tried again and again."""
     while True:
         try:
             with closing(client.engine_news()) as events:
@@ -115,6 +119,11 @@ def _follow(client: Server, seen: Seen) -> None:
 
 def drawn(seen: Seen) -> RenderableType:
     """The whole picture, for any width."""
+    with seen.lock:
+        return _drawn(seen)
+
+
+def _drawn(seen: Seen) -> RenderableType:
     parts: list[RenderableType] = []
     if seen.lost is not None:
         parts.append(Text(f"not connected, trying again: {_clean(seen.lost)}", style="red"))

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from importlib.util import find_spec
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from firsthand.server.counting import endpoint_of
 from firsthand.server.guard.access import route_path
 from firsthand.server.guard.call import Call
 from firsthand.server.guard.middleware import GENERATING
-from firsthand.server.logs import tell, tell_request
+from firsthand.server.logs import SentLines, tell, tell_request
 from firsthand.server.settings import Settings
 from firsthand.values import dataclass
 from firsthand.version import VERSION
@@ -64,6 +65,7 @@ class Ends:
     metrics: Metrics
     tracer: Traces | None = None
     meter: Measures | None = None
+    lines: SentLines | None = None
 
     def __call__(
         self, call: Call, scope: MutableMapping[str, Any], status: int, now_s: float
@@ -98,7 +100,7 @@ class Ends:
     def close(self) -> None:
         """What is not written yet is; it may take a second or two."""
         self.failures.close()
-        for one in (self.tracer, self.meter):
+        for one in (self.tracer, self.meter, self.lines):
             if one is not None:
                 one.close()
 
@@ -145,20 +147,30 @@ def ends_of(settings: Settings, clock: Callable[[], float], metrics: Metrics) ->
     recorder = Recorder(settings.recorder_memory, clock, records_content=settings.record_content)
     failures = KeptFailures(read_environment().home / FAILURES)
     tracer = _tracer(settings.otlp_traces_endpoint, clock)
-    return Ends(recorder, failures, metrics, tracer, _meter())
+    return Ends(recorder, failures, metrics, tracer, _meter(), _lines())
 
 
 def _meter() -> Measures | None:
     endpoint = otlp_endpoint("metrics")
-    if endpoint is None:
+    if endpoint is None or not _has_otel():
         return None
-    try:
-        from firsthand.observe.otel_metrics import Meter
-    except ModuleNotFoundError as missing:
-        if not str(missing.name).startswith("opentelemetry"):
-            raise
-        return None  # that traces need the extra is told
+    from firsthand.observe.otel_metrics import Meter
+
     return Meter(endpoint, VERSION)
+
+
+def _lines() -> SentLines | None:
+    endpoint = otlp_endpoint("logs")
+    if endpoint is None or not _has_otel():
+        return None
+    from firsthand.observe.otel_logs import LogSender
+
+    return SentLines(LogSender(endpoint, VERSION))
+
+
+def _has_otel() -> bool:
+    """Without the extra neither is sent; that traces need it is told."""
+    return find_spec("opentelemetry.exporter") is not None
 
 
 def _tracer(wanted: str | None, clock: Callable[[], float]) -> Traces | None:

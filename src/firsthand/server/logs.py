@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
@@ -34,6 +34,7 @@ REQUESTS = logging.getLogger("firsthand.server.request")
 EVENTS = logging.getLogger("firsthand.server.event")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _NOT_WORTH_A_LINE = ("socket.send() raised exception.", "Invalid HTTP request received.")
+_SENDERS = ("opentelemetry", "requests", "urllib3")
 COLOURS = {logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}  # of a terminal
 RARELY_S = 60.0
 MAX_TOLD = 100  # different messages
@@ -188,23 +189,63 @@ class QuietFile(RotatingFileHandler):
 def tell_lost(on_lost: Callable[[], None] | None) -> None:
     """Call it for each line that cannot be written, from now on."""
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, Quiet | QuietFile):
+        if isinstance(handler, Quiet | QuietFile | SentLines):
             handler.on_lost = on_lost
+
+
+class Sender(Protocol):
+    """A `LogSender`; its module is loaded where lines are sent."""
+
+    def send(self, line: Mapping[str, Any], created_s: float) -> None: ...
+    def close(self) -> None: ...
+
+
+class SentLines(logging.Handler):
+    """Every line goes to a receiver too, until it is closed. What the senders say themselves would
+    make a line of each line."""
+
+    on_lost: Callable[[], None] | None = None
+
+    def __init__(self, sender: Sender) -> None:
+        super().__init__()
+        self._sender = sender
+        self.addFilter(_is_worth_a_line)
+        self.addFilter(lambda record: not record.name.startswith(_SENDERS))
+        logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._sender.send(_line(record), record.created)
+        except Exception:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def close(self) -> None:
+        logging.getLogger().removeHandler(self)
+        self._sender.close()
+        super().close()
 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "timestamp": _time(record.created),
-            "level": record.levelname.lower(),
-            "module": record.name,
-            "message": record.getMessage(),
-            **_of_the_call(),
-        }
-        line |= _facts(record)
-        if record.exc_info and record.exc_info[0] is not None:
-            line["error"] = _fault(record.exc_info[1])
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(_line(record), ensure_ascii=False, default=str)
+
+
+def _line(record: logging.LogRecord) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "timestamp": _time(record.created),
+        "level": record.levelname.lower(),
+        "module": record.name,
+        "message": record.getMessage(),
+        **_of_the_call(),
+    }
+    line |= _facts(record)
+    if record.exc_info and record.exc_info[0] is not None:
+        line["error"] = _fault(record.exc_info[1])
+    return line
 
 
 class TextFormatter(logging.Formatter):
