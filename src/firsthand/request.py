@@ -195,6 +195,10 @@ class Request:
     Of the prompt itself can be asked, in its first sequence: with `prompt_logprobs`, the
     log-probability of each token but the first, and so many alternatives; with `pooling`, one
     vector, and then nothing is generated.
+
+    What another engine has begun goes on from `begun`, the new tokens of each of its n sequences
+    so far; None of one that has ended. The rest is what the other engine would have given: all
+    counts are of the whole. Of a sequence that has new tokens, the prompt has been read.
     """
 
     request_id: str
@@ -211,6 +215,7 @@ class Request:
     prompt_logprobs: int | None = None
     pooling: Pooling | None = None
     adapter: str = ""
+    begun: tuple[tuple[int, ...] | None, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:
@@ -223,6 +228,8 @@ class Request:
             _check_scores(self.prompt_logprobs, len(self.prompt_token_ids))
         if self.pooling is not None or not self.stop.max_tokens:
             _check_generates_nothing(self)
+        if self.begun:
+            _check_begun(self)
 
     def is_late(self, now_s: float) -> bool:
         """Whether what comes at that time comes too late. Not even the last token is excepted."""
@@ -231,6 +238,12 @@ class Request:
     @property
     def generates(self) -> bool:
         return self.stop.max_tokens > 0
+
+    @property
+    def beginnings(self) -> dict[int, tuple[int, ...]]:
+        """The new tokens so far of each of its sequences that has not ended."""
+        begun = self.begun or ((),) * self.n
+        return {index: tokens for index, tokens in enumerate(begun) if tokens is not None}
 
 
 def _check_scores(num_alternatives: int, num_tokens: int) -> None:
@@ -254,6 +267,17 @@ def _check_generates_nothing(request: Request) -> None:
         raise InvalidRequest(
             "max_tokens", "0 is for scores of the prompt or for pooling, one of them"
         )
+
+
+def _check_begun(request: Request) -> None:
+    if len(request.begun) != request.n:
+        raise InvalidRequest("begun", f"tells of {len(request.begun)} of {request.n} sequences")
+    beginnings = request.beginnings
+    if not beginnings:
+        raise InvalidRequest("begun", "all sequences have ended")
+    most = max(map(len, beginnings.values()))
+    if most and most >= request.stop.max_tokens:
+        raise InvalidRequest("begun", f"{most} tokens, of at most {request.stop.max_tokens}")
 
 
 def _check_ends_freely(stop: StopRules, field: str) -> None:

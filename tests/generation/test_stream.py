@@ -54,7 +54,9 @@ class Harness:
         deadline_s: float | None = None,
     ) -> None:
         self.aborted: list[str] = []
-        self.events = EventStream("r", 1, lambda request_id, index: self.aborted.append(request_id))
+        self.events = EventStream(
+            "r", (0,), lambda request_id, index: self.aborted.append(request_id)
+        )
         self.ledger = StepLedger(8)
         tokens = list(range(1, len(pieces) + 1))
         tokens += [0] if finish.reason is FinishReason.END_TOKEN else []
@@ -255,7 +257,7 @@ class Several(Harness):
     def __init__(self, *, stop: tuple[str, ...] = ()) -> None:
         super().__init__([b"a", b"b", b"STOP"], stop=stop)
         self.closed: list[tuple[str, int | None]] = []
-        self.events = EventStream("r", 3, lambda *closed: self.closed.append(closed))
+        self.events = EventStream("r", (0, 1, 2), lambda *closed: self.closed.append(closed))
         request = Request("r", (1, 2, 3), SamplingParams(), StopRules(99), seed=2**64 - 1, n=3)
         ticks = count(20)
         self.stream = TextStream(

@@ -179,7 +179,7 @@ class Engine:
         now_s = self._clock()
         return [
             TokenEvent(request.request_id, None, now_s, finish=finish, index=index)
-            for index in range(request.n)
+            for index in request.beginnings
         ]
 
     def _facts(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -37,12 +37,17 @@ class EventStream:
     be called at any time, from any thread, more than once; `close_index` one sequence only.
     """
 
-    def __init__(self, request_id: str, n: int, abort: Callable[[str, int | None], None]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        indexes: Collection[int],
+        abort: Callable[[str, int | None], None],
+    ) -> None:
         self._request_id = request_id
         self._abort = abort
         self._events: SimpleQueue[TokenEvent] = SimpleQueue()
-        self._num_unread = n  # finishes that the reader has not seen
-        self._open = set(range(n))  # sequences whose finish was not put
+        self._num_unread = len(indexes)  # finishes that the reader has not seen
+        self._open = set(indexes)  # sequences whose finish was not put
 
     @property
     def request_id(self) -> str:
@@ -147,7 +152,7 @@ class Worker:
             raise InvalidRequest("request_id", f"{request.request_id!r} is in progress")
         if len(self._streams) + self._inbox.qsize() >= self._max_requests:
             raise CapacityExceeded(f"{self._max_requests} requests are in progress already")
-        stream = EventStream(request.request_id, request.n, self.abort)
+        stream = EventStream(request.request_id, request.beginnings, self.abort)
         self._inbox.put(_Submit(request, stream))
         if self._ended:  # the thread's last look may have come before the put
             self._check_runs()

@@ -90,6 +90,10 @@ def check_request(request: Request, limits: Limits) -> None:
         known = ", ".join(limits.adapters) or "none"
         raise InvalidRequest("adapter", f"{shown(request.adapter)} is not here; there are: {known}")
     check_token_ids("prompt", request.prompt_token_ids, limits.vocab_size, placed=True)
+    for begun in filter(None, request.begun):
+        check_token_ids("begun", begun, limits.vocab_size, placed=True)
+        if num_prompt_tokens + len(begun) >= limits.context_length:
+            raise ContextLengthExceeded("begun", f"fills a context of {limits.context_length}")
     check_token_ids("stop_token_ids", request.stop.stop_token_ids, limits.vocab_size)
     biased = [token_id for token_id, _ in request.sampling.logit_bias]
     check_token_ids("logit_bias", biased, limits.vocab_size)

@@ -48,15 +48,15 @@ class Requests:
         group = Group(request)
         self._groups[request.request_id] = group
         stored = max_stored_tokens(request, self._limits)
-        for index in range(request.n):
-            known = list(request.prompt_token_ids)
+        for index, begun in request.beginnings.items():
+            known = [*request.prompt_token_ids, *begun]
             group.open.append(Sequence(self._next_id, group, index, arrival_s, known, stored))
             self._next_id += 1
         if request.deadline_s is not None:
             nearest = self._next_deadline_s
             later = nearest is not None and nearest <= request.deadline_s
             self._next_deadline_s = nearest if later else request.deadline_s
-        if not together or request.n == 1:
+        if not together or len(group.open) == 1:
             return list(group.open)
         group.open[0].leads = True
         group.followers = group.open[1:]

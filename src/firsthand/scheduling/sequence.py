@@ -31,7 +31,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`known` starts as the prompt and grows by each drawn token.
+    """`known` starts as the prompt, with what another engine drew, and grows by each drawn token.
 
     0 ≤ num_computed < len(known): the last known token is never computed before it is needed,
     so a sequence that has not ended has always something to do. A token's position is its index in
@@ -88,7 +88,9 @@ class Sequence:
         self.asks_each_token = request.stop.repetition is not None
         self.generates = request.generates
         self.adapter = request.adapter
-        self.reading = reading_of(request, self.index)
+        has_begun = len(self.known) > self.num_prompt_tokens
+        self.started = has_begun
+        self.reading = None if has_begun else reading_of(request, self.index)
 
     @property
     def gap(self) -> int:
