@@ -22,11 +22,12 @@ NATIVE_PLACE := import sys; from importlib.util import find_spec; \
 CMAKE = $(VENV)/bin/cmake -S . -G Ninja --log-level=WARNING \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja \
   -DPython_EXECUTABLE=$(abspath $(PY)) -Dnanobind_DIR="$$($(PY) -m nanobind --cmake_dir)"
-LINT := bench src tests
+LINT := bench docs examples src tests
 PURE := not native and not torch and not oracle and not model and not slow and not gpu \
   and not process and not soak
 
-.PHONY: run chat serve test simulate sanitize check bench rivals compare soak format generated install native clean
+.PHONY: run chat serve test simulate sanitize check bench rivals compare soak format generated docs install \
+  native clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.installed ## fetch the default model and answer one prompt
@@ -73,6 +74,10 @@ format: $(VENV)/.checks
 
 generated: $(VENV)/.installed ## the files made of the catalogue of metrics, written anew
 	$(PY) -m firsthand.observe.exports
+
+docs: $(VENV)/.docs ## the site: book, handbook, pages; a link that leads nowhere ends it
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo build/docs/index.html
 
 bench: $(VENV)/.installed ## one JSON line per measurement, kept in bench/results/
 	@$(FIRSTHAND) pull $(MODEL) >&2
@@ -141,10 +146,14 @@ $(VENV)/.checks: constraints.txt $(VENV)/.installed | $(VENV)/.pip
 	$(PIP) install --quiet --constraint constraints.txt --group check --group service
 	@touch $@
 
+$(VENV)/.docs: constraints.txt | $(VENV)/.pip
+	$(PIP) install --quiet --constraint constraints.txt --group docs
+	@touch $@
+
 # torch is asked for by its exact version and first, so that nothing below can choose another.
 $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	$(PIP) install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
-	$(PIP) install --quiet --constraint constraints.txt --group oracles
+	$(PIP) install --quiet --constraint constraints.txt --group oracles --group docs
 	@touch $@
 
 # What Debian's packages bring to the tests: other instruction sets by emulation, a proxy,

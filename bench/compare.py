@@ -236,7 +236,7 @@ def windows(source: Path) -> list[list[int]]:
     """The tokens of Python's own help texts, which every machine has."""
     from pydoc_data.topics import topics
 
-    from firsthand.generation.loading import read_tokenizer
+    from firsthand.generation.reading import read_tokenizer
     from firsthand.weights.open import open_checkpoint
 
     text = "\n".join(topics[name] for name in sorted(topics))

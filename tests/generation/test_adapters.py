@@ -30,7 +30,8 @@ from firsthand.compute.fusion import RULES
 from firsthand.errors import InvalidRequest
 from firsthand.generation.llm import LLM
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.loading import LoadedModel, load_model, slots_of
+from firsthand.generation.loading import LoadedModel, load_model
+from firsthand.generation.reading import slots_of
 from firsthand.weights.merging import merge
 from tests.models.tiny_families import build, greedy, oracle
 

@@ -15,6 +15,7 @@ from firsthand.errors import CapacityExceeded, FirsthandError, InvalidRequest, M
 from firsthand.generation import loading, swapping
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.loading import LoadedModel, load_model, plan_model
+from firsthand.generation.reading import read_tokenizer
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.weights.checkpoint import Checkpoint
 from firsthand.weights.sources import Quantization
@@ -196,7 +197,7 @@ def test_a_tokenizer_may_be_read_late_and_is_read_once(
     micro_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the engine's process does, which works with ids."""
-    read, num_reads = loading.read_tokenizer, 0
+    read, num_reads = read_tokenizer, 0
 
     def counted(checkpoint: Checkpoint) -> Tokenizer:
         nonlocal num_reads

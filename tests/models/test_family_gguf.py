@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 import gguf
 
 from firsthand.compute.native.executor import NativeExecutor
-from firsthand.generation.loading import read_spec
+from firsthand.generation.reading import read_spec
 from firsthand.kvcache.paged import PagedStore
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec

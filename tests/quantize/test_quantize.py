@@ -281,7 +281,7 @@ def test_a_gguf_files_words_become_files_that_say_the_same(
 ) -> None:
     from contextlib import closing
 
-    from firsthand.generation.loading import read_spec, read_tokenizer
+    from firsthand.generation.reading import read_spec, read_tokenizer
     from firsthand.quantize.source import config_of, open_source_model, write_companions
     from firsthand.text.tokenizer import Tokenizer
     from firsthand.weights.open import open_checkpoint

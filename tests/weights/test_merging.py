@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.errors import CheckpointError, InvalidRequest, UnsupportedModel
-from firsthand.generation.loading import slots_of
+from firsthand.generation.reading import slots_of
 from firsthand.quant.formats import bfloat16_to_float32, float32_to_bfloat16
 from firsthand.weights.merging import merge
 from tests.weights.adapter_files import PREFIX, tensors, write_adapter

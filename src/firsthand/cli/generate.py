@@ -162,7 +162,7 @@ def tokenize(
     """Show the tokens of a text."""
     with reported(as_json):
         from firsthand.config import read_environment
-        from firsthand.generation.loading import read_tokenizer
+        from firsthand.generation.reading import read_tokenizer
         from firsthand.weights.catalogue import resolve
         from firsthand.weights.open import open_checkpoint
 

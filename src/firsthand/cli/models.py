@@ -237,7 +237,7 @@ def merge(
     """Write a model with an adapter added to its weights for good."""
     with reported(as_json):
         from firsthand.config import read_environment
-        from firsthand.generation.loading import slots_of
+        from firsthand.generation.reading import slots_of
         from firsthand.weights import catalogue, merging
 
         report = progress()

@@ -60,6 +60,12 @@ class Loading:
     quantization: Annotated[
         str, typer.Option(help="auto (the file's own blocks, else int8), none, int8 or int4.")
     ] = "auto"
+    family: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE:NAME", help="A family of your own, for a folder; default: those built in."
+        ),
+    ] = None
     threads: Annotated[
         int | None, typer.Option(help="Threads to compute with; default: one per core.")
     ] = None

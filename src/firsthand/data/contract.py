@@ -24,13 +24,9 @@ that the field is not there.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import json
 import re
-import sys
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
@@ -39,6 +35,7 @@ from pydantic_core import PydanticCustomError
 
 from firsthand.data.record import Reason
 from firsthand.errors import InvalidRequest
+from firsthand.named import find_named
 
 
 def _not_blank(text: str) -> str:
@@ -219,38 +216,3 @@ def find_contract(name: str | None) -> type[Contract]:
     if not (isinstance(found, type) and issubclass(found, Contract)):
         raise InvalidRequest("contract", f"{name[:80]!r} is no class of firsthand.data.Contract")
     return found
-
-
-def find_named(field: str, name: str) -> Any:
-    """What stands under a name `module:name` or `file.py:name`.
-
-    The module is code that the user names and owns: it runs.
-    """
-    place, _, inside = name.rpartition(":")
-    if not place or not inside:
-        raise InvalidRequest(field, f"{name[:80]!r} is not module:name or file.py:name")
-    try:
-        module = (
-            _file_module(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        )
-        return getattr(module, inside)
-    except (ImportError, OSError, SyntaxError, AttributeError) as error:
-        raise InvalidRequest(field, f"{name[:80]!r} cannot be loaded: {error}") from error
-
-
-def _file_module(path: Path) -> Any:
-    """One module per content of a file, also when several things of it are named."""
-    name = f"own_{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError("no such file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where pydantic looks a class's annotations up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.checks import check_choice
-from firsthand.data.contract import Broken, find_named
+from firsthand.data.contract import Broken
 from firsthand.data.record import Accepted, Reason
 from firsthand.errors import InvalidRequest
+from firsthand.named import find_named
 from firsthand.values import dataclass
 
 Values = dict[str, Any]

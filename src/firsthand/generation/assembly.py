@@ -29,6 +29,7 @@ from firsthand.generation.sharing import build_scheduler
 from firsthand.generation.speculating import speculation_of
 from firsthand.request import FinishReason, Request, SamplingParams, StopRules
 from firsthand.scheduling.scheduler import Scheduler
+from firsthand.scheduling.waiting import Queue
 from firsthand.values import dataclass
 
 MAX_WAITING = 1024
@@ -52,10 +53,11 @@ def assemble(
     on_step: Callable[[StepFacts], None],
     relieve: Callable[[], bool] = lambda: False,
     around: Callable[[Runner], Runner] = lambda runner: runner,
+    queue: Queue | None = None,
 ) -> Assembly:
     """`loaded` is claimed by the caller: two engines would share scratch memory and blocks.
     `relieve` frees memory for a step that was refused some; False: there was none to free.
-    `around` the runner may stand another, for the engine."""
+    `around` the runner may stand another, for the engine. `queue`: instead of the options' own."""
     grammars = Grammars(loaded.text, loaded.limits.vocab_size)
     sample = sampler_of(loaded.executor)
     runner = ModelRunner(
@@ -68,7 +70,7 @@ def assemble(
         Readings(loaded.executor, sample, loaded.max_logit_rows),
         speculation_of(loaded, clock, sampler_of),
     )
-    scheduler = build_scheduler(loaded, clock)
+    scheduler = build_scheduler(loaded, clock, queue=queue)
     window = window_of(loaded.options)
     engine = Engine(scheduler, around(runner), clock, on_step, grammars, window, relieve)
     return Assembly(engine, runner, scheduler, grammars)

@@ -19,7 +19,7 @@ from firsthand.compute.fusion import RULES, fuse
 from firsthand.compute.plan import record
 from firsthand.config import read_environment
 from firsthand.errors import FirsthandError, InvalidRequest
-from firsthand.generation.loading import read_spec, read_tokenizer
+from firsthand.generation.reading import read_spec, read_tokenizer
 from firsthand.memory.budget import kv_bytes_per_token
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec

@@ -58,6 +58,7 @@ from firsthand.kvcache.regions import RegionPool
 from firsthand.memory.arena import ArenaFacts
 from firsthand.processes import peak_resident_bytes
 from firsthand.request import FinishReason, Request
+from firsthand.scheduling.waiting import Queue
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate
 
@@ -69,9 +70,9 @@ class LLM:
     """One model, one engine on a thread of its own. Every method may be called from any thread.
 
     `model` is a name that `firsthand pull` knows, a path, a hub id, or a `LoadedModel`. `options`
-    are the fields of `LoadOptions`. `chat_template` replaces the model's own. A prompt is text or
-    token ids. Close it, or use it as a context manager; a forgotten one is closed when it is
-    dropped.
+    are the fields of `LoadOptions`. `chat_template` replaces the model's own, `queue` the one in
+    which requests wait. A prompt is text or token ids. Close it, or use it as a context manager; a
+    forgotten one is closed when it is dropped.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LLM:
         *,
         chat_template: str | None = None,
         progress: Progress | None = None,
+        queue: Queue | None = None,
         **options: Unpack[LoadKeywords],
     ) -> None:
         check_names(options, LoadOptions.__slots__)
@@ -100,7 +102,7 @@ class LLM:
         self._ledger = StepLedger(capacity=2 * max_requests(loaded))
         self._listeners: Listeners[StepFacts] = Listeners()
         self._listeners.add(self._ledger.record)
-        assembly = assemble(loaded, self._clock, self._listeners.tell)
+        assembly = assemble(loaded, self._clock, self._listeners.tell, queue=queue)
         self._engine, self._runner = assembly.engine, assembly.runner
         self._kv_memory = assembly.scheduler.memory
         self._grammars, self._compiler = assembly.grammars, GrammarProcess()

@@ -21,7 +21,7 @@ from firsthand.config import read_environment
 from firsthand.errors import CapacityExceeded, InvalidRequest
 from firsthand.generation import planning
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.loading import read_spec
+from firsthand.generation.reading import read_spec
 from firsthand.memory.budget import Budget, mib
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
@@ -63,7 +63,7 @@ def advise_load(
         raise InvalidRequest("requests_per_hour", "must be 0 or more")
     resolved = resolve(str(model), read_environment())
     with closing(open_checkpoint(resolved.path)) as checkpoint:
-        spec = read_spec(checkpoint, options.max_context)
+        spec = read_spec(checkpoint, options.max_context, options.family)
         files = {(info.file, info.offset): info for info in checkpoint.tensors.values()}
         num_parameters = sum(info.num_elements for info in files.values())
         shards = planning.expect(checkpoint, spec, replace(options, load="shards"))

@@ -40,6 +40,7 @@ class LoadKeywords(TypedDict, total=False):
     executor: ExecutorName
     device: str
     quantization: Quantization
+    family: str | None
     max_context: int | None
     threads: int | None
     kv_dtype: KVType
@@ -71,7 +72,8 @@ class LoadOptions:
     """How a model is to be held and run. An option that the executor has no use for is refused.
 
     `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
-    auto, none, int8 or int4. `max_context`: None is the model's own. `threads` (native): None is
+    auto, none, int8 or int4. `family`: one of your own, `file.py:NAME`, for a folder whose
+    architecture has no row. `max_context`: None is the model's own. `threads` (native): None is
     one per core. `kv_dtype`: int16, float16, float32 or int8. `kv_layout`: tiles or rows, how keys
     lie in memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per
     sequence. `prefix_cache`: keep blocks of ended sequences for prompts that begin alike (paged).
@@ -96,6 +98,7 @@ class LoadOptions:
     executor: ExecutorName = "native"
     device: str = "cpu"
     quantization: Quantization = "auto"
+    family: str | None = None
     max_context: int | None = None
     threads: int | None = None
     kv_dtype: KVType = "int16"
@@ -159,6 +162,7 @@ class LoadOptions:
             _refuse("pack_cache", not self.pack_cache, "native")
             _refuse("load", self.load != "whole", "native")
             check_buckets(self.compile_buckets)
+        _check_family(self.family)
         _check_adapters(self.lora)
         guess_config(self.speculative_config)
         if self.load == "shards" and not self.pack_cache:
@@ -177,6 +181,7 @@ def draft_options(options: LoadOptions, context_length: int) -> LoadOptions:
     return replace(
         options,
         quantization="auto",
+        family=None,
         max_context=context_length,
         kv_store="paged",
         prefix_cache=False,
@@ -185,6 +190,11 @@ def draft_options(options: LoadOptions, context_length: int) -> LoadOptions:
         lora=None,
         speculative_config=None,
     )
+
+
+def _check_family(family: object) -> None:
+    if family is not None and not isinstance(family, str):
+        raise InvalidRequest("family", f"must be a name, not {shown(family)}")
 
 
 def _check_adapters(lora: object) -> None:

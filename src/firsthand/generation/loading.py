@@ -29,7 +29,7 @@ from firsthand.generation import planning
 from firsthand.generation.executors import add_adapters, new_executor
 from firsthand.generation.load_options import LoadOptions, draft_options
 from firsthand.generation.packing import KeepsPacked, Packing
-from firsthand.generation.remembered import Remembered
+from firsthand.generation.reading import read_spec, read_tokenizer
 from firsthand.generation.report import AdapterFacts, LoadTimes
 from firsthand.generation.swapping import reader, swap_weights
 from firsthand.kvcache.contiguous import SPARE, ContiguousStore
@@ -37,18 +37,16 @@ from firsthand.kvcache.paged import PagedStore
 from firsthand.kvcache.store import KVStore
 from firsthand.memory.budget import Budget
 from firsthand.models import families
-from firsthand.models.scaling import ROPE_TENSORS
 from firsthand.models.spec import ModelSpec
 from firsthand.scheduling.limits import Limits
-from firsthand.text.scored_merges import no_memory
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
-from firsthand.weights.checkpoint import Checkpoint, Slot
+from firsthand.weights.checkpoint import Checkpoint
 from firsthand.weights.loading import LoadReport
 from firsthand.weights.open import open_checkpoint
 from firsthand.weights.packed_file import PackedFile
-from firsthand.weights.sources import Quantization, read_vector
+from firsthand.weights.sources import Quantization
 from firsthand.weights.verifying import sums_of, verified
 
 Progress = Callable[[int, int], None]  # bytes of the file done, bytes in all
@@ -176,7 +174,7 @@ def _load(
     clock = time.perf_counter
     environment = read_environment()
     with _uncollected(), closing(open_checkpoint(path)) as checkpoint:
-        spec = read_spec(checkpoint, options.max_context)
+        spec = read_spec(checkpoint, options.max_context, options.family)
         planned = _plan_draft(spec, options)
         draft_bytes = 0 if planned is None else planned.num_bytes
         expected = planning.expect(checkpoint, spec, options, draft_bytes)
@@ -261,7 +259,7 @@ def plan_model(model: str | Path, options: LoadOptions) -> tuple[ModelSpec, Budg
     """What a load would share out, from estimates: no weight is read. Raises as `load_model`."""
     resolved = resolve(str(model), read_environment())
     with closing(open_checkpoint(resolved.path)) as checkpoint:
-        spec = read_spec(checkpoint, options.max_context)
+        spec = read_spec(checkpoint, options.max_context, options.family)
         draft = _plan_draft(spec, options)
         draft_bytes = 0 if draft is None else draft.num_bytes
         return spec, planning.expect(checkpoint, spec, options, draft_bytes)
@@ -336,32 +334,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def read_spec(checkpoint: Checkpoint, max_context: int | None = None) -> ModelSpec:
-    """The spec of an opened checkpoint, from its own words and those beside it."""
-    if checkpoint.form == "gguf":
-        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-        factors = {
-            name: read_vector(checkpoint, checkpoint.tensors[name]).tolist()
-            for name in ROPE_TENSORS
-            if name in checkpoint.tensors
-        }
-        return families.read_gguf(checkpoint.metadata, shapes, max_context, factors)
-    return families.read_config(checkpoint.config, max_context)
-
-
-def slots_of(checkpoint: Checkpoint) -> tuple[Slot, ...]:
-    """What its model asks it for."""
-    return families.slots(read_spec(checkpoint))
-
-
-def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    if checkpoint.form == "gguf":
-        environment = read_environment()
-        memory = Remembered(environment.home / "merges") if environment.pack_cache else no_memory
-        return Tokenizer.from_gguf(checkpoint.metadata, checkpoint.path, memory)
-    return Tokenizer.from_folder(checkpoint.path)
 
 
 def _packing(

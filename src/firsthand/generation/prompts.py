@@ -23,7 +23,7 @@ from firsthand.config import read_environment
 from firsthand.engine.grammar_process import GrammarProcess
 from firsthand.errors import InvalidRequest, TemplateError
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.loading import read_spec, read_tokenizer
+from firsthand.generation.reading import read_spec, read_tokenizer
 from firsthand.generation.service_values import Prompt
 from firsthand.request import Grammar
 from firsthand.scheduling.limits import check_token_ids
@@ -69,7 +69,7 @@ def read_source(model: str | Path, options: LoadOptions) -> Source:
         verified(resolved.path, sums_of(environment), SMALL_BYTES, trusted=keys) as manifest,
         closing(open_checkpoint(resolved.path)) as checkpoint,
     ):
-        spec = read_spec(checkpoint, options.max_context)
+        spec = read_spec(checkpoint, options.max_context, options.family)
         tokenizer = read_tokenizer(checkpoint)
         tokenizer.check_width(spec.vocab_size)
         return Source(

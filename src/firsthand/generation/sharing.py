@@ -16,15 +16,20 @@ from firsthand.kvcache.prefix import PrefixCache
 from firsthand.kvcache.regions import RegionPool
 from firsthand.scheduling.policy import Policy
 from firsthand.scheduling.scheduler import Scheduler
-from firsthand.scheduling.waiting import StaticQueue
+from firsthand.scheduling.waiting import Queue, StaticQueue
 
 
 def build_scheduler(
-    loaded: LoadedModel, clock: Callable[[], float], policy: Policy | None = None
+    loaded: LoadedModel,
+    clock: Callable[[], float],
+    policy: Policy | None = None,
+    queue: Queue | None = None,
 ) -> Scheduler:
-    """A scheduler over all of the model's cache, with nothing in it. `clock` times compactions."""
+    """A scheduler over all of the model's cache, with nothing in it. `clock` times compactions.
+    `queue` stands in the place of the one that the options say."""
     budget, limits, options = loaded.budget, loaded.limits, loaded.options
-    queue = StaticQueue(limits.max_sequences) if options.scheduler == "static" else None
+    if queue is None and options.scheduler == "static":
+        queue = StaticQueue(limits.max_sequences)
     if isinstance(loaded.store, ContiguousStore):
         regions = RegionPool(budget.num_blocks, budget.block_size, loaded.store, clock=clock)
         loaded.store.follow(regions.block_start)

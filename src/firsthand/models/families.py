@@ -13,13 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from firsthand.compute.executor import ModelProgram
-from firsthand.errors import UnsupportedModel
+from firsthand.errors import InvalidRequest, UnsupportedModel
 from firsthand.models import gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe
 from firsthand.models.config_form import known_architecture, spec_from_config
 from firsthand.models.family import Family
 from firsthand.models.fields import GGUF, Fields
 from firsthand.models.gguf_form import spec_from_gguf
 from firsthand.models.spec import ModelSpec
+from firsthand.named import find_named
 from firsthand.weights.checkpoint import Slot
 
 FAMILIES = MappingProxyType(
@@ -38,10 +39,14 @@ FAMILIES = MappingProxyType(
 )
 
 
-def read_config(config: Mapping[str, Any], max_context: int | None = None) -> ModelSpec:
-    """The spec of a config.json, if its architecture has a row. Raises as `spec_from_config`."""
-    architectures = {row.config_name: name for name, row in FAMILIES.items()}
-    readings = {name: row.config for name, row in FAMILIES.items()}
+def read_config(
+    config: Mapping[str, Any], max_context: int | None = None, own: str | None = None
+) -> ModelSpec:
+    """The spec of a config.json, if its architecture has a row. `own` is one row more, by its name
+    (`file.py:NAME`), before the others. Raises as `spec_from_config`."""
+    table = FAMILIES if own is None else FAMILIES | {own: own_family(own)}
+    architectures = {row.config_name: name for name, row in table.items()}
+    readings = {name: row.config for name, row in table.items()}
     return spec_from_config(config, architectures, max_context, readings)
 
 
@@ -85,9 +90,19 @@ def program(spec: ModelSpec) -> ModelProgram:
 
 def family(spec: ModelSpec) -> Family:
     """Raises UnsupportedModel when no row has the spec's architecture."""
+    if ":" in spec.architecture:
+        return own_family(spec.architecture)
     if spec.architecture not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise UnsupportedModel(
             f"architecture {spec.architecture!r} is not computed; these: {known}"
         )
     return FAMILIES[spec.architecture]
+
+
+def own_family(name: str) -> Family:
+    """What a user wrote and named. Raises InvalidRequest."""
+    found = find_named("family", name)
+    if not isinstance(found, Family):
+        raise InvalidRequest("family", f"{name[:80]!r} is no firsthand.models.family.Family")
+    return found

@@ -19,7 +19,8 @@ from firsthand.config import read_environment
 from firsthand.errors import CapacityExceeded
 from firsthand.generation.inspection import inspect_model
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.loading import plan_model, read_tokenizer
+from firsthand.generation.loading import plan_model
+from firsthand.generation.reading import read_tokenizer
 from firsthand.memory.budget import mib
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.proving import PROMTOOL, prove

@@ -20,7 +20,7 @@ from typing import Any
 
 from firsthand.compute.plan import Op, record
 from firsthand.errors import UnsupportedModel
-from firsthand.generation.loading import read_spec, read_tokenizer
+from firsthand.generation.reading import read_spec, read_tokenizer
 from firsthand.models import families
 from firsthand.models.spec import ModelSpec
 from firsthand.quant.formats import FloatFormat

@@ -19,7 +19,7 @@ import torch
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.torch.executor import TorchExecutor
-from firsthand.generation.loading import read_spec
+from firsthand.generation.reading import read_spec
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.models import families
 from firsthand.weights.loading import load
