@@ -34,7 +34,7 @@ COMMANDS = [
     "merge",
 ]
 BENCH = ["bench latency", "bench throughput", "bench startup", "bench ablate", "bench compare"]
-BENCH += ["bench serve", "bench knee", "plan capacity"]
+BENCH += ["bench serve", "bench knee", "plan capacity", "plan autoscale"]
 
 
 def firsthand(*arguments: str) -> subprocess.CompletedProcess[str]:

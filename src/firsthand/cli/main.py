@@ -21,6 +21,7 @@ from firsthand import __version__
 from firsthand.cli import (
     ablate,
     alerts,
+    autoscale,
     bench,
     capacity,
     chaos,
@@ -120,8 +121,14 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "run-batch": jobs.run_batch,
     "plan": Group(
-        "Show what memory a model would get; `load`: how to load it; `capacity`: how many of it.",
-        {"memory": inspect.plan, "load": inspect.plan_load, "capacity": capacity.capacity},
+        "Show what memory a model would get; `load`: how to load it; `capacity`: how many of it; "
+        "`autoscale`: how many when.",
+        {
+            "memory": inspect.plan,
+            "load": inspect.plan_load,
+            "capacity": capacity.capacity,
+            "autoscale": autoscale.autoscale,
+        },
         has_default=True,
     ),
     "bench": Group(

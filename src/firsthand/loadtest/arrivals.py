@@ -17,6 +17,7 @@ import json
 import math
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -51,6 +52,16 @@ class Arrival:
     at_s: float
     output_tokens: int
     prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """One request of a trace: with a prompt, or only as long as one (in tokens)."""
+
+    at_s: float
+    input_tokens: int
+    output_tokens: int
+    prompt: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +137,21 @@ def read_prompts(path: Path, output_tokens: int) -> list[tuple[str, int]]:
 
 
 def read_trace(path: Path, lengths: Lengths, draw: random.Random) -> list[Arrival]:
-    """A recorded load, its first request at 0. JSON lines of `timestamp` (ms), `input_length`,
-    `output_length`, or `prompt` in place of a length; or CSV with TIMESTAMP, ContextTokens,
-    GeneratedTokens. Raises InvalidRequest, naming the line."""
+    """A recorded load, its first request at 0. Raises InvalidRequest, naming the line."""
+    return [
+        Arrival(
+            one.at_s,
+            one.output_tokens,
+            prompt_of(one.input_tokens, draw) if one.prompt is None else one.prompt,
+        )
+        for one in read_sizes(path, lengths)
+    ]
+
+
+def read_sizes(path: Path, lengths: Lengths) -> list[Sized]:
+    """What a trace says. JSON lines of `timestamp` (ms), `input_length`, `output_length`, or
+    `prompt` in place of a length; or CSV with TIMESTAMP, ContextTokens, GeneratedTokens. Raises
+    InvalidRequest, naming the line."""
     text = _text_of(path)
     rows = _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
     found = []
@@ -138,14 +161,17 @@ def read_trace(path: Path, lengths: Lengths, draw: random.Random) -> list[Arriva
             raise InvalidRequest("dataset_path", f"{where}: timestamp is {shown(at_ms)}")
         prompt = row.get("prompt")
         if not isinstance(prompt, str):
-            prompt = prompt_of(_count(where, row, "input_length", lengths.input_tokens), draw)
+            prompt = None
+        input_tokens = 0
+        if prompt is None:
+            input_tokens = _count(where, row, "input_length", lengths.input_tokens)
         length = _count(where, row, "output_length", lengths.output_tokens)
-        found.append(Arrival(at_ms / 1e3, length, prompt))
+        found.append(Sized(at_ms / 1e3, input_tokens, length, prompt))
     if not found:
         raise InvalidRequest("dataset_path", f"{path} has no line")
     found.sort(key=lambda one: one.at_s)
     begin_s = found[0].at_s
-    return [Arrival(one.at_s - begin_s, one.output_tokens, one.prompt) for one in found]
+    return [replace(one, at_s=one.at_s - begin_s) for one in found]
 
 
 def _text_of(path: Path) -> str:
