@@ -29,7 +29,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -125,6 +125,14 @@ def handover_descriptor(environ: Mapping[str, str] | None = None) -> int | None:
     """The open socket by which another server hands its place to this one; None: none does."""
     value = (os.environ if environ is None else environ).get(HANDOVER, "")
     return int(value) if value.isascii() and value.isdecimal() else None
+
+
+def set_for_libraries(values: Mapping[str, str], given: Iterable[str] = ()) -> None:
+    """Variables that a library reads when it is loaded, for this process and those that it starts;
+    those in `given` only where the operator has said nothing."""
+    for name, value in values.items():
+        if name not in given or not os.environ.get(name):
+            os.environ[name] = value
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

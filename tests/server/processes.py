@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -97,15 +97,19 @@ def started(
 
 @contextmanager
 def launched(
-    folder: Path, *arguments: str, program: str = PROGRAM, **variables: str
+    folder: Path,
+    *arguments: str,
+    program: str = PROGRAM,
+    verb: Sequence[str] = ("serve",),
+    **variables: str,
 ) -> Iterator[Server]:
-    """`firsthand serve`, with its log in the folder."""
+    """`firsthand serve`, or another verb that does, with its log in the folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / "log"
     command = [
-        sys.executable, "-c", program, "serve",
+        sys.executable, "-c", program, *verb,
         "--port", str(port), "--log-format", "json", *arguments,
     ]  # fmt: skip
     with log.open("w") as out:

@@ -26,6 +26,7 @@ from firsthand.cli import (
     capacity,
     chaos,
     check,
+    cluster,
     collect_env,
     data,
     doctor,
@@ -145,6 +146,15 @@ ENTRIES: Mapping[str, Entry] = {
         },
     ),
     "serve": serve.serve,
+    "cluster": Group(
+        "Serve models by replicas on Ray, on this machine or many.",
+        {
+            "serve": cluster.serve,
+            "status": cluster.status,
+            "scale": cluster.scale,
+            "stop": cluster.stop,
+        },
+    ),
     "config": Group("The settings of `serve`.", {"show": serve.show, "check": serve.check}),
     "ps": remote.ps,
     "top": remote.top,
@@ -286,9 +296,11 @@ def _group(group: Group, make: Callable[[Any], Callable[..., None]]) -> typer.Ty
 
 
 def _made(command: Callable[..., None]) -> Callable[..., None]:
-    """As typer needs it; the server's settings are options of these three."""
+    """As typer needs it; the server's settings are options of these four."""
     if command is serve.serve:
         return serve.with_settings(command)
+    if command is cluster.serve:
+        return serve.with_settings(command, more=cluster.OWN)
     if command in (serve.show, serve.check):
         return serve.with_settings(command, as_json=True)
     return flat(command)

@@ -7,7 +7,7 @@ Read next: `../server/settings.py`, the list of settings; `../server/starting.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature
 from typing import Annotated, Any
@@ -116,12 +116,14 @@ def read(config: str | None, given: Mapping[str, Any]) -> Any:
     return read_settings(given, variables, config)
 
 
-def with_settings(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
+def with_settings(
+    command: Callable[..., None], *, as_json: bool = False, more: Sequence[Parameter] = ()
+) -> Callable[..., None]:
     """The command as typer needs it: each setting as a flag, none of which has a default, so that
-    what was given can be told from what was not."""
+    what was given can be told from what was not; and `more` of its own."""
     from firsthand.server.settings import SETTINGS
 
-    parameters = [_parameter("config", Config)]
+    parameters = [_parameter("config", Config), *more]
     for setting in SETTINGS:
         if setting.name == "model":
             parameters.insert(0, _parameter("model", ConfigModels))
@@ -135,9 +137,11 @@ def with_settings(command: Callable[..., None], *, as_json: bool = False) -> Cal
 
     def call(**values: Any) -> None:
         config = values.pop("config")
-        more = {"as_json": values.pop("as_json")} if as_json else {}
+        own = {one.name: values.pop(one.name) for one in more}
+        if as_json:
+            own["as_json"] = values.pop("as_json")
         given = {name: value for name, value in values.items() if value not in (None, [])}
-        command(config, given, **more)
+        command(config, given, **own)
 
     call.__doc__ = command.__doc__
     vars(call)["__signature__"] = Signature(parameters)

@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from firsthand.errors import FirsthandError, InvalidRequest
+from firsthand.generation.engines import MakesEngines
 from firsthand.generation.member import Lease, Member, ModelAway, RegistryEntry, name_of
 from firsthand.generation.needs import limited, needs_of, sharing_threads
 from firsthand.generation.service import Service
@@ -80,6 +81,7 @@ class Registry:
         entries: Sequence[RegistryEntry],
         memory_limit: str | int = "80%",
         stays: Stays | None = None,
+        engines: MakesEngines | None = None,
     ) -> Registry:
         """Every tokenizer read, and the engines of the start loading.
 
@@ -98,7 +100,7 @@ class Registry:
                 for one, need in zip(entries, needs, strict=True)
             ]
         began_s = time.perf_counter()
-        services = await _started(entries)
+        services = await _started(entries, engines)
         members = [
             Member(name_of(entry), entry, service, need)
             for entry, service, need in zip(entries, services, needs, strict=True)
@@ -376,10 +378,11 @@ def _look_at(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _started(entries: Sequence[RegistryEntry]) -> list[Service]:
+async def _started(entries: Sequence[RegistryEntry], engines: MakesEngines | None) -> list[Service]:
     """All services, or none: then what went wrong first is raised."""
     tasks = [
-        asyncio.ensure_future(Service.start(one.service, load=one.at_start)) for one in entries
+        asyncio.ensure_future(Service.start(one.service, load=one.at_start, engines=engines))
+        for one in entries
     ]
     try:
         return list(await asyncio.gather(*tasks))

@@ -22,21 +22,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.async_stream import AsyncTextStream
 from firsthand.generation.choice import Job
+from firsthand.generation.engines import Engines, MakesEngines
 from firsthand.generation.frames import Disturb, EngineFacts, LoadModel, Look, Pace
 from firsthand.generation.listeners import Listeners
-from firsthand.generation.options import (
-    Checked,
-    Options,
-    read_options,
-    read_pooling,
-    request_of,
-)
+from firsthand.generation.options import Checked, Options, read_options, read_pooling, request_of
 from firsthand.generation.prompts import Prompts, Source, read_source
 from firsthand.generation.remote import Remote
 from firsthand.generation.report import (
@@ -82,7 +78,9 @@ COMPILE_S = 300.0  # a step that compiles waits for other processes
 class Service:
     """One model and its engine process. Made by `start`, ended by `close`."""
 
-    def __init__(self, options: ServiceOptions, after: Service | None = None) -> None:
+    def __init__(
+        self, options: ServiceOptions, after: Service | None, engines: MakesEngines | None
+    ) -> None:
         """For `start`: no model is read and no process started yet."""
         self._options = options
         self._clock = time.perf_counter
@@ -90,7 +88,9 @@ class Service:
         self._traffic = Traffic(self._clock)
         self._step_listeners: Listeners[StepFacts] = Listeners()
         self._event_listeners: Listeners[tuple[TokenEvent, ...]] = Listeners()
-        self._remote = Remote(
+        # Who comes after another computes where that one did.
+        self._engines: MakesEngines = engines or (Remote if after is None else after._engines)
+        self._remote: Engines = self._engines(
             LoadModel(str(options.model), options.load, options.chaos),
             Watch(hang_s=max(options.hang_s, COMPILE_S if options.load.compile else 0.0)),
             options.max_requests,
@@ -105,14 +105,19 @@ class Service:
 
     @classmethod
     async def start(
-        cls, options: ServiceOptions, *, load: bool = True, after: Service | None = None
+        cls,
+        options: ServiceOptions,
+        *,
+        load: bool = True,
+        after: Service | None = None,
+        engines: MakesEngines | None = None,
     ) -> Service:
         """Start the engine and read the tokenizer; returns when text can be tokenised, usually
         before that is ready. Without `load` it is asleep. Ids go on from those of `after`.
 
         Raises ModelNotFound, CheckpointError, UnsupportedModel, InvalidRequest.
         """
-        service = cls(options, after)
+        service = cls(options, after, engines)
         if load:
             service._remote.start()
         try:
@@ -211,8 +216,8 @@ class Service:
     @property
     def memory(self) -> Memory | None:
         """What holds the engine's memory; None before the first one was ready."""
-        engine, used = self._remote.facts, self.load.num_used_blocks
-        return None if engine is None else self._memory(engine, used)
+        engine = self._remote.facts
+        return None if engine is None else self._memory(engine, self.load.num_used_blocks)
 
     def clock(self) -> float:
         """Seconds, as `Prompt.called_s` and the engine's times: a clock for the whole machine."""
@@ -385,14 +390,8 @@ class Service:
         return build_report(engine.load, memory, num_prompt_tokens, timeline, steps)
 
     def _memory(self, engine: EngineFacts, num_used_blocks: int) -> Memory:
-        held = engine.memory
-        return Memory(
-            weights_bytes=held.weights_bytes,
-            scratch_bytes=held.scratch_bytes,
-            kv_reserved_bytes=held.kv_reserved_bytes,
-            kv_used_bytes=num_used_blocks * engine.block_bytes,
-            peak_rss_bytes=self._remote.peak_rss_bytes,
-        )
+        used_bytes, peak_bytes = num_used_blocks * engine.block_bytes, self._remote.peak_rss_bytes
+        return replace(engine.memory, kv_used_bytes=used_bytes, peak_rss_bytes=peak_bytes)
 
     def _on_step(self, facts: StepFacts) -> None:
         self._ledger.record(facts)

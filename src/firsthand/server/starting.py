@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from firsthand.errors import FirsthandError
+from firsthand.generation.engines import MakesEngines
 from firsthand.generation.registry import Registry
 from firsthand.release.engines import command, python_for
 from firsthand.server.arrival import Arrival, arrival
@@ -54,14 +55,18 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def run_server(
-    configured: Configured, reread: Callable[[], Configured], say: Callable[[str], None]
+    configured: Configured,
+    reread: Callable[[], Configured],
+    say: Callable[[str], None],
+    engines: MakesEngines | None = None,
 ) -> int:
-    """Until a signal. The exit code. Raises FirsthandError where it cannot begin."""
+    """Until a signal. The exit code. `engines` are those that answer; None: one beside it for each
+    model. Raises FirsthandError where it cannot begin."""
     taken = arrival()
     if taken is not None:
         configured = taken.placed(configured)
     try:
-        return await _run(configured, reread, say, taken)
+        return await _run(configured, reread, say, taken, engines)
     except FirsthandError as error:
         if taken is not None:
             taken.failed(str(error))
@@ -73,6 +78,7 @@ async def _run(
     reread: Callable[[], Configured],
     say: Callable[[str], None],
     taken: Arrival | None,
+    engines: MakesEngines | None,
 ) -> int:
     settings = configured.settings
     started_s = time.perf_counter()
@@ -89,7 +95,8 @@ async def _run(
     stopping, hung_up = asyncio.Event(), asyncio.Event()
     successor: Successor | None = None
     try:
-        starting = Registry.start(entries, settings.memory_limit, stays_of(settings))
+        stays = stays_of(settings)
+        starting = Registry.start(entries, settings.memory_limit, stays, engines)
         async with await _or_signal(starting, stopping, hung_up) as registry:
             from firsthand.server.running import assemble
             from firsthand.server.until_end import serve_until_end

@@ -1,0 +1,195 @@
+"""The commands of a cluster: serve, status, scale, stop.
+
+Owns: the flags of a place for replicas, and what is said of it.
+May not know: how Ray is started, how a request finds a replica.
+Read next: `../cluster/serving.py`, `../cluster/deployment.py`; docs/cluster.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from inspect import Parameter
+from typing import Annotated, Any
+
+import typer
+
+from firsthand.checks import check_choice, check_integer, check_number
+from firsthand.cli.options import AsJson
+from firsthand.cli.output import print_json, print_table, reported, say
+from firsthand.cli.serve import read, typed
+from firsthand.config import read_environment
+from firsthand.errors import InvalidRequest
+
+ROUTINGS = ("least-loaded", "round-robin", "latency", "prefix")
+MAX_REPLICAS = 1024
+DRAIN_SPARE_S = 10.0
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Of a Ray that is there; default: this machine's own.",
+    ),
+]
+
+
+def _own(name: str, hint: Any, default: Any = None) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+OWN = (
+    _own("address", Address),
+    _own(
+        "local",
+        Annotated[bool, typer.Option("--local", help="Start a Ray on this machine alone.")],
+        default=False,
+    ),
+    _own(
+        "replicas",
+        Annotated[int, typer.Option("--replicas", metavar="N", help="How many engines.")],
+        default=1,
+    ),
+    _own(
+        "replica_cpus",
+        Annotated[
+            float | None,
+            typer.Option(
+                "--replica-cpus",
+                metavar="N",
+                help="Cores of each; default: with --local an equal part of them, else 1.",
+            ),
+        ],
+    ),
+    _own(
+        "routing",
+        Annotated[
+            str,
+            typer.Option(
+                "--routing",
+                metavar="RULE",
+                help="Who answers next: least-loaded, round-robin, latency or prefix.",
+            ),
+        ],
+        default=ROUTINGS[0],
+    ),
+)
+
+
+def serve(
+    config: str | None,
+    given: Mapping[str, Any],
+    *,
+    address: str | None,
+    local: bool,
+    replicas: int,
+    replica_cpus: float | None,
+    routing: str,
+) -> None:
+    """Serve models over HTTP as `serve` does, by replicas on Ray."""
+    with reported(), typed():
+        if local == (address is not None):
+            raise InvalidRequest("address", "give it, or --local: one of both")
+        check_choice("routing", routing, ROUTINGS)
+        check_integer("replicas", replicas, 1, MAX_REPLICAS)
+        cores = os.cpu_count() or 1
+        cpus = replica_cpus or (cores / replicas if local else 1.0)
+        check_number("replica_cpus", cpus, 0.0, 4096.0, low_open=True)
+        configured = read(config, given)
+        settings = configured.settings
+        with session(address, cpus) as begun:
+            from firsthand.cluster.deployment import Place
+            from firsthand.cluster.rotation import Routing
+            from firsthand.cluster.serving import serve as serve_there
+            from firsthand.cluster.serving import shared
+            from firsthand.server.logs import configure_logging
+
+            configure_logging(settings.log_level, settings.log_format, folder=settings.log_folder)
+            place = Place(replicas, cpus, settings.drain_limit_s + DRAIN_SPARE_S)
+            num_threads = max(1, int(cpus))
+
+            def placed(found: Any) -> Any:
+                return shared(found, replicas if begun.folder else 1, num_threads)
+
+            code = serve_there(
+                placed(configured),
+                lambda: placed(read(config, given)),
+                say,
+                place,
+                Routing(routing),
+            )
+        if code:
+            raise typer.Exit(code)
+
+
+@contextmanager
+def session(address: str | None, num_cpus: float | None = None) -> Iterator[Any]:
+    """Ray, joined; `num_cpus` of a replica: where no address is given one is started, else the one
+    that this machine started is joined. Raises InvalidRequest, EngineUnavailable."""
+    from firsthand.cluster.session import begin_local, found, join
+
+    if find_spec("ray") is None:
+        message = "a cluster needs the extra: pip install 'firsthand[ray]'"
+        raise InvalidRequest("cluster", message)
+    home = read_environment().home
+    if address is None and num_cpus is not None:
+        begun = begin_local(home, num_cpus)
+    else:
+        begun = join(address or found(home), home)
+    try:
+        yield begun
+    finally:
+        begun.end()
+
+
+def status(address: Address = None, as_json: AsJson = False) -> None:
+    """Show the models of a cluster, and how many replicas of each run."""
+    with reported(as_json), session(address):
+        from firsthand.cluster.deployment import standing
+
+        rows = standing()
+        if as_json:
+            print_json({"models": rows})
+        else:
+            columns = ("app", "state", "wanted", "running", "starting", "ending")
+            print_table(
+                tuple(name.upper() for name in columns),
+                [tuple(str(row[name]) for name in columns) for row in rows],
+            )
+
+
+def scale(
+    replicas: Annotated[int, typer.Argument(metavar="N", help="So many replicas.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Of several; default: the only one."),
+    ] = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change how many replicas there are. One that is to go finishes what it has first."""
+    with reported(as_json):
+        check_integer("replicas", replicas, 1, MAX_REPLICAS)
+        with session(address):
+            from firsthand.cluster.deployment import scale as scale_there
+
+            app = scale_there(model, replicas)
+        if as_json:
+            print_json({"app": app, "replicas": replicas})
+        else:
+            say(f"{app}: {replicas} replicas are wanted")
+
+
+def stop(address: Address = None, as_json: AsJson = False) -> None:
+    """End all replicas of a cluster. They finish what they have first."""
+    with reported(as_json), session(address):
+        from firsthand.cluster.deployment import remove_all
+
+        apps = remove_all()
+        if as_json:
+            print_json({"ended": apps})
+        else:
+            say(f"ended: {', '.join(apps) or 'nothing was there'}")

@@ -1,0 +1,181 @@
+"""Replicas on Ray: started, called, counted, ended.
+
+Owns: every setting of Ray and of Ray Serve, and their names: `APP` and `DEPLOYMENT`.
+May not know: requests, streams, how a replica is chosen.
+Read next: `replica.py`, what runs there; `closed.py`, before any of it; `fleet.py`, who calls.
+
+Nothing that Ray Serve leaves open by default is left so: how many requests a replica takes, how
+many may wait for one, when a replica counts as sick, how long it may finish what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve._private.common import DeploymentID
+from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from firsthand.checks import shown
+from firsthand.cluster.replica import EngineReplica
+from firsthand.cluster.routing import ROUTER
+from firsthand.cluster.ticket import Ticket
+from firsthand.cluster.wire import ReplicaOptions, packed
+from firsthand.errors import CapacityExceeded, EngineUnavailable, InvalidRequest
+from firsthand.values import dataclass
+
+APP = "firsthand"  # and the model's name
+DEPLOYMENT = "engine"
+SPARE_CALLS = 8  # of a replica: links, and what is told beside the requests
+MAX_NAME_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How many replicas, and what each may use of its machine. `drain_s`: how long one that is to
+    go may finish what it has. `autoscaling`: Ray Serve's settings of it; None: the number stays
+    until somebody changes it. `variables` are for the replicas' processes."""
+
+    num_replicas: int = 1
+    num_cpus: float = 1.0
+    drain_s: float = 600.0
+    autoscaling: Any = None
+    variables: Mapping[str, str] | None = None
+
+
+class ServeCalls:
+    """Calls by a handle of Ray Serve. On the event loop that makes it."""
+
+    def __init__(self, app: str, handle: DeploymentHandle[Any]) -> None:
+        self._app = app
+        self._handle = handle
+        self._streaming = handle.options(stream=True)
+
+    async def run(self, ticket: Ticket) -> bytes:
+        return await _answer(self._handle.run.remote(ticket))
+
+    async def tell(self, ticket: Ticket) -> bytes:
+        return await _answer(self._handle.tell.remote(ticket))
+
+    async def link(self, ticket: Ticket) -> AsyncIterator[bytes]:
+        response = self._streaming.link.remote(ticket)
+        try:
+            async for piece in response:
+                yield piece
+        finally:
+            response.cancel()
+
+    async def remove(self) -> None:
+        await asyncio.to_thread(serve.delete, self._app)
+
+
+class RayDeployer:
+    """Gives each model its replicas, at one place."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    async def __call__(self, options: ReplicaOptions) -> ServeCalls:
+        """Raises EngineUnavailable."""
+        app = app_of(options.model)
+        try:
+            await asyncio.to_thread(self._run, app, options)
+        except (RayError, RayServeException, RuntimeError, ValueError) as error:
+            raise EngineUnavailable(f"the replicas cannot be started: {shown(error)}") from error
+        return ServeCalls(app, serve.get_deployment_handle(DEPLOYMENT, app))
+
+    def _run(self, app: str, options: ReplicaOptions) -> None:
+        place = self._place
+        actor: dict[str, Any] = {"num_cpus": place.num_cpus}
+        if place.variables:
+            actor["runtime_env"] = {"env_vars": dict(place.variables)}
+        many: dict[str, Any] = {"num_replicas": place.num_replicas}
+        if place.autoscaling is not None:
+            many = {"autoscaling_config": place.autoscaling}
+        deployment = serve.deployment(
+            EngineReplica,
+            name=DEPLOYMENT,
+            ray_actor_options=actor,
+            max_ongoing_requests=options.max_requests + SPARE_CALLS,
+            max_queued_requests=options.max_requests,
+            health_check_period_s=2.0,
+            health_check_timeout_s=10.0,
+            graceful_shutdown_wait_loop_s=0.5,
+            graceful_shutdown_timeout_s=place.drain_s,
+            max_constructor_retry_count=3,
+            user_config={},
+            request_router_config=RequestRouterConfig(request_router_class=ROUTER),
+            logging_config={"log_level": "WARNING", "enable_access_log": False},
+            **many,
+        )
+        serve.run(
+            deployment.bind(packed(options)),
+            name=app,
+            route_prefix=None,
+            external_scaler_enabled=place.autoscaling is None,
+        )
+
+
+def standing() -> list[dict[str, Any]]:
+    """The models, and their replicas by what they do."""
+    rows = []
+    for app, told in sorted(serve.status().applications.items()):
+        for deployment in told.deployments.values():
+            states = deployment.replica_states
+            rows.append(
+                {
+                    "app": app,
+                    "state": told.status.lower(),
+                    "wanted": sum(states.values()) - states.get("STOPPING", 0),
+                    "running": states.get("RUNNING", 0),
+                    "starting": states.get("STARTING", 0) + states.get("RECOVERING", 0),
+                    "ending": states.get("STOPPING", 0),
+                }
+            )
+    return [row for row in rows if row["app"].startswith(f"{APP}-")]
+
+
+def scale(model: str | None, num_replicas: int) -> str:
+    """The application whose number of replicas was changed. Raises InvalidRequest."""
+    apps = [str(row["app"]) for row in standing()]
+    app = app_of(model) if model is not None else apps[0] if len(apps) == 1 else None
+    if app is None or app not in apps:
+        raise InvalidRequest("model", f"is one of {', '.join(apps) or 'none: nothing is served'}")
+    target = DeploymentID(name=DEPLOYMENT, app_name=app)
+    controller = serve.context._get_global_client()._controller
+    try:
+        ray.get(controller.update_deployment_replicas.remote(target, num_replicas))
+    except ray.exceptions.RayTaskError as error:
+        raise InvalidRequest("replicas", "a policy of autoscaling decides here") from error
+    return app
+
+
+def remove_all() -> list[str]:
+    apps = [row["app"] for row in standing()]
+    for app in apps:
+        serve.delete(app)
+    return apps
+
+
+def app_of(model: str) -> str:
+    """Letters, digits, dots and dashes of the name."""
+    return f"{APP}-{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-')[-MAX_NAME_CHARS:]}"
+
+
+async def _answer(response: Any) -> bytes:
+    """Raises CapacityExceeded where too many wait, else what Ray raises."""
+    try:
+        answer: bytes = await response
+        return answer
+    except asyncio.CancelledError:
+        response.cancel()
+        raise
+    except BackPressureError:
+        raise CapacityExceeded("too many requests wait for a replica") from None
