@@ -1,6 +1,7 @@
 """What every test may ask for: the real models, if they are on this machine.
 
-Owns: where tests find a model. May not know: how a test uses it. Read next: any `test_*.py`.
+Owns: where tests find a model, or a folder on no disk. May not know: how a test uses it.
+Read next: any `test_*.py`.
 
 A model is found through an environment variable (a path), else in the cache that
 `firsthand pull NAME` fills. With FIRSTHAND_REQUIRE_MODELS=1 (as `make test` sets it) a missing
@@ -12,7 +13,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +37,15 @@ def _load_kernels(path: str) -> None:
     assert spec.loader is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
+
+
+@pytest.fixture
+def fast_folder() -> Iterator[Path]:
+    """In memory where there is such a place: what a run leaves does not depend on the disk."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,7 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +41,6 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(library), source, "-ldl"], check=True
     )
     return library
-
-
-@pytest.fixture
-def fast_folder() -> Iterator[Path]:
-    """In memory where there is such a place: what a kill leaves does not depend on the disk."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def explore(shim: Path, folder: Path, kind: str, error: int, first: int, step: int) -> int:

@@ -264,3 +264,14 @@ def test_a_job_is_told_by_name_what_is_wrong(
     with pytest.raises(InvalidRequest) as refused:
         job_in(tmp_path, None, **table)
     assert refused.value.field == field
+
+
+def test_a_source_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    """And so, with its header mended, a run begins."""
+    (tmp_path / "in.csv").write_text("id,text\n1,a\n")
+    job = job_in(tmp_path, source={"path": "in.csv"})
+    with pytest.raises(SourceRefused, match="has no column 'request_id'"):
+        run_job(job, None, How())
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+    (tmp_path / "in.csv").write_text("request_id,text\n1,a\n")
+    assert run_job(job, None, How()).ended

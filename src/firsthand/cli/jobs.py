@@ -17,13 +17,13 @@ import typer
 
 from firsthand.cli import options
 from firsthand.cli.interrupts import terminable
+from firsthand.cli.offline import MANY, Many, run_on_ray
 from firsthand.cli.output import CHECK_FAILED, print_json, print_table, reported, say
 from firsthand.cli.remote import ApiKey, first_key
 from firsthand.errors import InvalidRequest
 
 TELL_S = 10.0  # between two lines of progress where no terminal is
 LIVE_S = 0.5
-HTTP_WIDTH = 32
 JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job's file of TOML.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an earlier run ended or died.")]
 Limit = Annotated[int | None, typer.Option(help="Read so many records now; default: all.")]
@@ -41,6 +41,7 @@ def run(
     limit: Limit = None,
     api_key: ApiKey = None,
     strict: Strict = False,
+    many: Many = MANY,
     as_json: options.AsJson = False,
 ) -> None:
     """Carry out a job: records of a source through contract, transforms and engine to a sink."""
@@ -48,12 +49,16 @@ def run(
         from firsthand.data.job import read_job
         from firsthand.data.running import How, run_job
 
+        many.check(dry_run=dry_run, limit=limit)
         found = read_job(job)
         if dry_run:
             _try(found, limit, as_json)
             return
-        how = How(resume, _checked(limit), tell_progress())
-        outcome = run_job(found, engine_of(found, api_key), how)
+        if many.ray:
+            outcome = run_on_ray(found, many, resume, first_key(api_key), tell_progress())
+        else:
+            how = How(resume, _checked(limit), tell_progress())
+            outcome = run_job(found, engine_of(found, api_key), how)
         _show(found, outcome, as_json)
         if strict and outcome.books.quarantined:
             raise typer.Exit(CHECK_FAILED)
@@ -106,28 +111,18 @@ def run_batch(
 
 def engine_of(job: Any, api_key: str | None) -> Callable[[], Any] | None:
     """What opens the engine that a job names; None: it names none."""
-    part = job.file.engine
-    if part is None:
-        return None
+    from firsthand.server import job_engine
 
-    def over_http() -> Any:
-        from firsthand.addresses import address_of
-        from firsthand.data.http_engine import HttpEngine
+    open_engine = job_engine.engine_of(job, first_key(api_key))
+    model = None if open_engine is None else job.file.engine.model
+    if open_engine is None or model is None:
+        return open_engine
 
-        return HttpEngine(address_of(part.url, first_key(api_key)), part.width or HTTP_WIDTH)
+    def told() -> Any:
+        say(f"loading {model}")
+        return open_engine()
 
-    def inside() -> Any:
-        from firsthand.generation.load_options import LoadOptions
-        from firsthand.generation.service_values import ServiceOptions
-        from firsthand.server.inside import InsideEngine
-
-        place = job.folder / part.model
-        model = place if place.exists() else part.model
-        say(f"loading {part.model}")
-        load = LoadOptions(max_sequences=part.batch)
-        return InsideEngine(ServiceOptions(model, load, part.name or part.model), part.width)
-
-    return inside if part.url is None else over_http
+    return told
 
 
 def tell_progress() -> Callable[[Any], None]:

@@ -39,6 +39,13 @@ class Books:
             self.quarantined += 1
             self.reasons[item.reason] += 1
 
+    def include(self, other: Books) -> None:
+        """Those of another run, or of another part of this one."""
+        self.accepted += other.accepted
+        self.quarantined += other.quarantined
+        self.duplicates += other.duplicates
+        self.reasons += other.reasons
+
     def count(self, items: Iterable[Item]) -> Iterator[Item]:
         """Items as they are, counted as they pass."""
         for item in items:

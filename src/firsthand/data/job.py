@@ -24,7 +24,9 @@ Read next: `running.py`, which does it.
 
 from __future__ import annotations
 
+import os
 import tomllib
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -166,6 +168,14 @@ class Job:
     def source_name(self) -> str:
         """As the file calls it, so that a folder may be moved."""
         return place_name(self.file.source)
+
+    def elsewhere(self, sink: Path, ledger: Path) -> Job:
+        """The same job, but its outputs are lines of another file, and its ledger is another."""
+        other = copy(self)
+        places = [os.path.relpath(path, self.folder) for path in (sink, ledger)]
+        part = SinkPart(kind="jsonl", path=places[0], keep=self.file.sink.keep)
+        other.file = self.file.model_copy(update={"sink": part, "ledger": places[1]})
+        return other
 
     def facts(self) -> dict[str, Any]:
         """What may not change between two runs that write one output."""

@@ -93,6 +93,11 @@ class Ledger:
         self._connection = connection
         self.books = self._read_books()
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For who keeps tables of its own beside ours, in the same transactions."""
+        return self._connection
+
     def close(self) -> None:
         """What was not committed is gone."""
         if self._connection.in_transaction:
@@ -119,6 +124,10 @@ class Ledger:
 
     def add_seen(self, digest: bytes) -> None:
         self._connection.execute("INSERT INTO seen VALUES (?)", (digest,))
+
+    def add_all_seen(self, digests: Iterable[tuple[bytes]]) -> None:
+        """Some of which may have been there."""
+        self._connection.executemany("INSERT OR IGNORE INTO seen VALUES (?)", digests)
 
     def put(self, output: Output) -> None:
         """An output, and where it came from."""
@@ -149,10 +158,14 @@ class Ledger:
 
     def pass_over(self, duplicate: Duplicate) -> None:
         """The first ones are kept by name."""
-        self.books.duplicates += 1
-        told = self.fact("doubles") or []
-        if len(told) < MAX_DOUBLES:
-            self.set_fact("doubles", [*told, [duplicate.position.line, duplicate.key]])
+        self.pass_over_all(1, [[duplicate.position.line, duplicate.key]])
+
+    def pass_over_all(self, num: int, told: list[list[Any]]) -> None:
+        """So many duplicates, of which the first are told by line and key."""
+        self.books.duplicates += num
+        known = self.fact("doubles") or []
+        if told and len(known) < MAX_DOUBLES:
+            self.set_fact("doubles", [*known, *told][:MAX_DOUBLES])
 
     def commit(self, position: Position, sink: Any) -> None:
         """A step of a run. `sink`: the state of what was flushed."""
@@ -196,6 +209,10 @@ class Ledger:
         for one in found:
             return one
         raise SourceRefused(f"quarantine {number}", "there is no such record")
+
+    def held_as(self, identity: bytes) -> Held | None:
+        """A record by its name, if it is in quarantine."""
+        return next(self._held("WHERE id = ? AND state = ?", (identity, HELD)), None)
 
     def all_held(self, *, state: str | None = HELD) -> Iterator[Held]:
         """In their order."""
@@ -241,6 +258,10 @@ class Ledger:
                 found |= {one.id: one for one in self._outputs(where, digits)}
         return list(found.values())
 
+    def outputs(self) -> Iterator[Output]:
+        """In the order of their records."""
+        return self._outputs("ORDER BY record", ())
+
     def samples(self) -> Iterator[Output]:
         return self._outputs("WHERE sample IS NOT NULL ORDER BY record", ())
 
@@ -269,6 +290,8 @@ def open_ledger(path: Path, facts: Mapping[str, Any]) -> Ledger:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
+        if not path.is_file():
+            raise CapacityExceeded(f"{path}: another run had it, and has not begun")
         _make_tables(path, connection)
         ledger = Ledger(path, connection)
         for name, value in facts.items():

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from firsthand.data.books import Books
@@ -40,9 +41,9 @@ from firsthand.data.record import (
     content_sha256,
     rejected,
 )
-from firsthand.data.run_parts import Form, Progress, RunOptions
+from firsthand.data.run_parts import Form, Journal, Progress, RunOptions
 from firsthand.data.seen import Seen
-from firsthand.data.source import Source
+from firsthand.data.source import Source, SourceFacts
 from firsthand.data.stages import checked, transformed, unique
 from firsthand.errors import CapacityExceeded, SourceRefused
 from firsthand.values import dataclass
@@ -67,12 +68,15 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class How:
     """`limit`: so many records in this run; None: all. `one_model`: what answers may not change
-    between two runs that write one output."""
+    between two runs that write one output. Whoever runs a part of a source says how it is opened,
+    and who writes down what became of it."""
 
     resume: bool = False
     limit: int | None = None
     tell: Tell = lambda progress: None
     one_model: bool = True
+    source_of: Callable[[Job, Position], Source] = open_source
+    journal_of: Callable[[Ledger], Journal] = lambda ledger: ledger
 
 
 def run_job(
@@ -83,12 +87,24 @@ def run_job(
 ) -> Outcome:
     """Raises SourceRefused, InvalidRequest, EngineUnavailable, CapacityExceeded, OSError, and
     BooksUnbalanced. Whatever was finished is kept; with `how.resume` another call goes on."""
-    if not how.resume and has_begun(job.ledger):
+    with run_ledger(job, resume=how.resume) as ledger, ExitStack() as opened:
+        return _run(job, open_engine, how, form_of or partial(JobForm, job), ledger, opened)
+
+
+@contextmanager
+def run_ledger(job: Job, *, resume: bool) -> Iterator[Ledger]:
+    """Of a run that begins, or goes on. One that did not come to its beginning leaves none."""
+    if not resume and has_begun(job.ledger):
         raise SourceRefused(str(job.ledger), _what_is_there(job))
     try:
-        with ExitStack() as opened:
-            ledger = opened.enter_context(closing(open_ledger(job.ledger, job.facts())))
-            return _run(job, open_engine, how, form_of or partial(JobForm, job), ledger, opened)
+        with closing(open_ledger(job.ledger, job.facts())) as ledger:
+            try:
+                yield ledger
+            except BaseException:
+                if not has_begun(job.ledger):
+                    for ending in ("", "-wal", "-shm"):  # while nobody else can have begun
+                        Path(f"{job.ledger}{ending}").unlink(missing_ok=True)
+                raise
     except sqlite3.Error as error:
         raise CapacityExceeded(f"{job.ledger}: {error}") from error
 
@@ -112,8 +128,8 @@ def _run(
     opened: ExitStack,
 ) -> Outcome:
     before, starts = ledger.position, (ledger.fact("starts") or 0) + 1
-    source = opened.enter_context(closing(open_source(job, before)))
-    _check_source(ledger, source)
+    source = opened.enter_context(closing(how.source_of(job, before)))
+    check_fact(ledger, "source_facts", said_of(source.facts))
     sink = opened.enter_context(closing(open_sink(job, ledger.fact("sink"))))
     if ledger.fact("sink") is None:
         ledger.set_fact("sink", sink.flush())
@@ -124,11 +140,9 @@ def _run(
         facts = facts_of(engine, job.file.engine.name if job.file.engine is not None else None)
         if not how.one_model:
             ledger.set_fact("model", None)
-        _check_fact(ledger, "model", facts.to_dict())
+        check_fact(ledger, "model", facts.to_dict())
     careful = starts >= MAX_TRIES or ledger.fact("alone") is not None
-    ledger.set_fact("starts", starts)
-    ledger.set_fact("begun", ledger.fact("begun") or _now())
-    ledger.commit_facts()
+    begin(ledger, starts)
     identify = partial(identity_of, job.source_name)
     counter = _Counter(source, how.limit)
     records: Iterable[Record | Rejected] = counter
@@ -144,29 +158,41 @@ def _run(
     )
     items = staged(job, records)
     try:
-        Run(source, items, form_of(facts), engine, sink, ledger, identify, options, how.tell).run()
+        journal = how.journal_of(ledger)
+        Run(source, items, form_of(facts), engine, sink, journal, identify, options, how.tell).run()
     except BaseException:
         with suppress(sqlite3.Error):
             ledger.give_up()
-            _close(ledger, ended=False)
+            end(ledger, complete=False)
         raise
-    _close(ledger, ended=counter.ended)
+    end(ledger, complete=counter.ended)
+    return outcome_of(ledger, before, sink.name)
+
+
+def outcome_of(ledger: Ledger, before: Position, sink: str) -> Outcome:
+    """Of a run that began at `before`. Raises BooksUnbalanced."""
     ledger.check_books(ledger.position.record)
     return Outcome(
         ledger.books,
         ledger.position.record - before.record,
-        counter.ended,
-        sink.name,
+        ledger.fact("ended"),
+        sink,
         ledger.fact("source_facts"),
         [(line, key) for line, key in ledger.fact("doubles") or ()],
     )
 
 
-def _close(ledger: Ledger, *, ended: bool) -> None:
+def begin(ledger: Ledger, starts: int = 1) -> None:
+    ledger.set_fact("starts", starts)
+    ledger.set_fact("begun", ledger.fact("begun") or _now())
+    ledger.commit_facts()
+
+
+def end(ledger: Ledger, *, complete: bool) -> None:
     """This start did not die."""
     ledger.set_fact("starts", 0)
     ledger.set_fact("alone", None)
-    ledger.set_fact("ended", ended)
+    ledger.set_fact("ended", complete)
     ledger.set_fact("told", _now())
     ledger.commit_facts()
 
@@ -230,27 +256,23 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _check_source(ledger: Ledger, source: Source) -> None:
-    """What is gone on with is what was begun with."""
-    facts = source.facts
+def said_of(facts: SourceFacts) -> dict[str, Any]:
+    """What a ledger keeps of a source."""
     encoding = facts.encoding
-    _check_fact(
-        ledger,
-        "source_facts",
-        {
-            "kind": facts.kind,
-            "name": facts.name,
-            "encoding": None if encoding is None else encoding.name,
-            "decision": None if encoding is None else encoding.to_dict(),
-            "delimiter": facts.delimiter,
-            "columns": list(facts.columns),
-            "version": facts.version,
-            "live": facts.live,
-        },
-    )
+    return {
+        "kind": facts.kind,
+        "name": facts.name,
+        "encoding": None if encoding is None else encoding.name,
+        "decision": None if encoding is None else encoding.to_dict(),
+        "delimiter": facts.delimiter,
+        "columns": list(facts.columns),
+        "version": facts.version,
+        "live": facts.live,
+    }
 
 
-def _check_fact(ledger: Ledger, name: str, value: dict[str, Any]) -> None:
+def check_fact(ledger: Ledger, name: str, value: dict[str, Any]) -> None:
+    """What is gone on with is what was begun with. Raises SourceRefused."""
     known = ledger.fact(name)
     if known is None:
         ledger.set_fact(name, value)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.data.test_killed import fast_folder, preloaded, shim  # noqa: F401  # fixtures
+from tests.data.test_killed import preloaded, shim  # noqa: F401  # a fixture
 from tests.server.processes import Server, started
 
 pytestmark = [pytest.mark.process]

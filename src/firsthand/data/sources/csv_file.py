@@ -59,7 +59,7 @@ class CsvReader:
         self._record = after.record
         self._lines = self._lines_from(stream, encoding.mark_bytes, 0)
         self.header = self._read_header(delimiter)
-        if after.record:
+        if after.end:
             self._lines = self._lines_from(stream, after.end, after.last_line)
 
     def __iter__(self) -> Iterator[Record | Rejected]:

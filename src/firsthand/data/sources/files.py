@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from firsthand.checks import check_choice
 from firsthand.data.contract import Contract
-from firsthand.data.encoding import decide, has_lines
+from firsthand.data.encoding import Encoding, decide, has_lines
 from firsthand.data.record import START, Position, Record, Rejected
 from firsthand.data.source import Limits, Source, SourceFacts
 from firsthand.data.sources.csv_file import CsvReader
@@ -37,10 +37,11 @@ BUFFER_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a file is to be read; None: it is found out, and said."""
+    """How a file is to be read; None: it is found out, and said. An `Encoding` was decided before,
+    by whoever reads only a part of the file."""
 
     kind: str | None = None
-    encoding: str | None = None
+    encoding: str | Encoding | None = None
     delimiter: str | None = None
     limits: Limits = field(default_factory=Limits)
 
@@ -111,7 +112,8 @@ def _text_source(
     contract: type[Contract],
     after: Position,
 ) -> Source:
-    encoding = decide(stream, reading.encoding)
+    said = reading.encoding
+    encoding = said if isinstance(said, Encoding) else decide(stream, said)
     facts = replace(facts, encoding=encoding)
     if not has_lines(encoding.name) or (facts.kind == "json" and len(encoding.newline) > 1):
         raise SourceRefused("encoding", f"{encoding.name} is not read; convert it to UTF-8")

@@ -10,6 +10,7 @@ An extension type may name code that makes its values. None is loaded: such a fi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -38,6 +39,12 @@ def read_parquet(
     if doubled is not None:
         raise SourceRefused("parquet", f"the column {doubled[:80]!r} stands there twice")
     return file.metadata.num_rows, tuple(names), _rows(file, after.record)
+
+
+def rows_of_groups(path: Path) -> list[int]:
+    """How many rows each row group has, of a file that was opened before."""
+    metadata = pq.read_metadata(path)
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 def _check_type(field: Any) -> None:
