@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.compute.batch import FlatBatch
+from firsthand.engine.guessing import speculation
 from firsthand.engine.sampler import Sampled, Sampler
 from firsthand.errors import FirsthandError, InvalidRequest
 from firsthand.evaluate import parity, workload
+from firsthand.evaluate.foretold import Foretold
 from firsthand.evaluate.parity import Outcome, load_for_proof, prove
 from firsthand.evaluate.sabotage import split_by_batch
 from firsthand.evaluate.transcript import Difference, differing_row, differing_tokens
@@ -249,6 +251,12 @@ def other_logprob(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Choice, "_logprob", rounded)
 
 
+def one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token behind a wrong guess counts."""
+    count = speculation.num_equal
+    monkeypatch.setattr(speculation, "num_equal", lambda *given: count(*given) + 1)
+
+
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
@@ -259,6 +267,7 @@ def other_logprob(monkeypatch: pytest.MonkeyPatch) -> None:
         ("company", draws_by_row),
         ("company", penalty_of_the_neighbour),
         ("streamed", other_logprob),
+        ("guesses", one_too_many),
     ],
 )
 def test_a_fault_is_found(
@@ -283,13 +292,14 @@ def test_s112_a_sum_split_by_the_batch_is_found_in_every_format(micro: Path) -> 
         assert not outcomes(loaded, "company", install=split_by_batch)["company"].passed
 
 
-@pytest.mark.parametrize("name", ["preemption", "store", "prefix", "choices"])
+@pytest.mark.parametrize("name", ["preemption", "store", "prefix", "choices", "guesses"])
 def test_what_did_not_take_place_proves_nothing(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(parity, "FEW_BLOCKS", 60)
     monkeypatch.setattr(parity, "FEW_REGIONS", 60)
     monkeypatch.setattr(Tables, "_found", lambda *_: ((), 0))
+    monkeypatch.setattr(Foretold, "guess", lambda _, asked: [()] * len(asked))
     outcome = outcomes(loaded, name)[name]
     assert not outcome.passed
     assert outcome.difference is None

@@ -25,9 +25,11 @@ from firsthand.checks import check_choice
 from firsthand.compute.fusion import RULES
 from firsthand.compute.native.executor import NativeExecutor
 from firsthand.engine.batching import flat_batch
+from firsthand.engine.guessing.speculation import Speculation
 from firsthand.errors import InvalidRequest
 from firsthand.evaluate import workload
 from firsthand.evaluate.facade import told
+from firsthand.evaluate.foretold import Foretold
 from firsthand.evaluate.transcript import (
     Difference,
     Ran,
@@ -51,6 +53,7 @@ MAX_LOGIT_ROWS = 96
 THREADS = (1, 2, 3)
 POISON = 0xFF  # as floats of either size: NaN
 FEW_BLOCKS = 10  # of the 26 that the requests want together
+MAX_GUESSES = 4  # per sequence and step
 FEW_REGIONS = 11  # blocks, in regions: so few that some must be moved
 EAGER = Policy(growth_tokens=0, max_recomputed=1.0)  # keeps no room for growth, so must evict
 
@@ -346,6 +349,26 @@ def _streamed(subject: Subject) -> Iterator[Part]:
         yield Part(found, 0, f"{num_tokens} tokens and logprobs, streamed or at once")
 
 
+def _guesses(subject: Subject) -> Iterator[Part]:
+    """By a guesser that is right and wrong in turns, so that both take place."""
+    for size in (1, MAX_GUESSES):
+        loaded = subject.varied()
+        limits = replace(loaded.limits, max_guesses=size, max_step_guesses=size * AT_ONCE)
+        loaded = replace(loaded, limits=limits)
+        guesser = Foretold(subject.known, loaded.limits.vocab_size)
+        speculation = Speculation(guesser, None, time.perf_counter)
+        ran = play(
+            loaded,
+            [subject.requests],
+            subject.known,
+            speculation=speculation,
+            counts=guesser.is_true,
+        )
+        seen = f"{ran.num_accepted} of {ran.num_guesses} guessed tokens were right"
+        problem = not 0 < ran.num_accepted < ran.num_guesses
+        yield Part(ran.difference, ran.num_logits, seen, problem)
+
+
 def _words(counts: Sequence[int]) -> str:
     return " and ".join(map(str, counts))
 
@@ -362,5 +385,6 @@ PROPERTIES: dict[str, tuple[str, Ask]] = {
     "fusion": ("plan before fusion = after", _fusion),
     "store": ("paged = contiguous", _store),
     "static": ("continuous batching = static", _static),
+    "guesses": ("plain decoding = with guessed tokens", _guesses),
     "streamed": ("streamed = at once", _streamed),
 }

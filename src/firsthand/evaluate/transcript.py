@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from firsthand.engine.engine import Engine
 from firsthand.engine.facts import StepFacts
+from firsthand.engine.guessing.speculation import Speculation
 from firsthand.engine.runner import ModelRunner
 from firsthand.engine.sampler import Masks, Sampled
 from firsthand.generation.assembly import sampler_of
@@ -89,13 +90,23 @@ class Ran:
     num_hit_tokens: int
     most_together: int
     most_pieces: int  # steps with a prompt's tokens but no draw, in all
+    num_guesses: int
+    num_accepted: int
     arena: ArenaFacts | None
 
 
 class Witness:
-    """A sampler that notes the rows it is given, or compares them with a run before."""
+    """A sampler that notes the rows it is given, or compares them with a run before; those that
+    count."""
 
-    def __init__(self, loaded: LoadedModel, names: dict[int, str], known: Transcript | None):
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        names: dict[int, str],
+        known: Transcript | None,
+        counts: Callable[[Draw], bool],
+    ):
+        self._counts = counts
         self._sample = sampler_of(loaded.executor)
         self._names = names
         self._known = known
@@ -105,7 +116,8 @@ class Witness:
 
     def __call__(self, logits: Row, draws: Sequence[Draw], masks: Masks | None = None) -> Sampled:
         for row, draw in zip(logits, draws, strict=True):
-            self._see(row, draw)
+            if self._counts(draw):
+                self._see(row, draw)
         return self._sample(logits, draws, masks)
 
     def _see(self, row: Row, draw: Draw) -> None:
@@ -125,18 +137,26 @@ def play(
     *,
     steps_between: int | None = None,
     policy: Policy | None = None,
+    speculation: Speculation | None = None,
+    counts: Callable[[Draw], bool] = lambda draw: True,
 ) -> Ran:
     """Run the requests to their ends in one engine, round after round: the next one begins when
     all have ended, or after so many steps. With `known`, stop at the first difference from it.
+    `counts` tells rows that are compared from those behind a wrong guess of the `speculation`.
 
     Nothing else may run on `loaded`; raises InvalidRequest then, and what `Scheduler.check` does.
     """
     requests = {request.request_id: request for one in rounds for request in one}
     names = {seed_of(r, i): r.request_id for r in requests.values() for i in range(r.n)}
-    witness = Witness(loaded, names, known)
+    witness = Witness(loaded, names, known, counts)
     scheduler = build_scheduler(loaded, time.perf_counter, policy)
     runner = ModelRunner(
-        loaded.executor, loaded.store, loaded.limits.vocab_size, witness, time.perf_counter
+        loaded.executor,
+        loaded.store,
+        loaded.limits.vocab_size,
+        witness,
+        time.perf_counter,
+        speculation=speculation,
     )
     steps: list[StepFacts] = []
     engine = Engine(scheduler, runner, time.perf_counter, steps.append)
@@ -165,6 +185,8 @@ def play(
         num_hit_tokens=sum(step.planned.num_prefix_hit_tokens for step in steps),
         most_together=max((step.num_sequences for step in steps), default=0),
         most_pieces=sum(step.num_sequences - step.num_drawn for step in steps),
+        num_guesses=sum(one.num_guesses for step in steps for one in step.guesses),
+        num_accepted=sum(one.num_accepted for step in steps for one in step.guesses),
         arena=memory.facts() if isinstance(memory, RegionPool) else None,
     )
 
