@@ -26,6 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from firsthand.cascade.decision import REASONS, Decision, Spent, Told
 from firsthand.engine.facts import BatchFacts, GuessFacts, StepFacts
 from firsthand.generation.member import Member
 from firsthand.generation.service import Load, ServiceState, Status
@@ -165,6 +166,9 @@ async def exercise(running: Serving) -> None:
         running.metrics.cancelled.labels(where).inc()
     running.metrics.loop_lag.observe(0.01)
     waits = Request("waits", (1,), SamplingParams(), StopRules(8), 0)
+    for reason in REASONS:
+        spent = Spent("micro", 3, 4, 5)
+        running.metrics.cascaded(Told("quick", Decision(reason, 0.8), spent, spent))
     arrival = Arrival("waits", "", "/v1/completions", "micro", 0.0)
     running.ends.recorder.submitted(arrival, "micro", waits, 0.0, 0.0)
     gate, call = running.gate, Call("id", Caller(), 0.0)

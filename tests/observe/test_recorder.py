@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from firsthand.cascade.decision import Decision, Spent
+from firsthand.cascade.decision import Told as CascadeTold
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.completion import Completion
 from firsthand.generation.service import Service
@@ -117,6 +120,32 @@ def done(at_s: float, status: int = 200, outcome: str = "done") -> Ending:
     return Ending(status, outcome, at_s, 99, 10.34)
 
 
+def test_what_was_given_up_is_a_stage_and_no_part_of_the_answer() -> None:
+    """A cascade: the small model is asked, then the large one, here of the same name."""
+    flight = Flight()
+    arrival = flight.submit("a")
+    flight.step({"a": 3}, 10.3, admitted=(Admitted("e-a", 0, 0.1, 2, num_blocks=1),))
+    flight.token("a", 10.307)
+    flight.now_s = 10.4
+    flight.recorder.gave_up(MODEL, ["e-a", "e-unknown"])
+    request = Request("e-b", (1, 2, 3, 4), SamplingParams(), StopRules(8), 5)
+    flight.recorder.submitted(arrival, MODEL, request, 10.4, 10.4)
+    flight.step({"b": 4}, 10.5, admitted=(Admitted("e-b", 0, 0.1, 0, num_blocks=1),))
+    flight.token("b", 10.507)
+    flight.recorder.finished(MODEL, "e-b", completion(1))
+    spent = Spent("m", 4, 1, 10)
+    cascade = CascadeTold("quick", Decision("unsure", 0.8, 0.3), spent, spent, 200.0)
+    ending = replace(done(10.6), cascade=cascade)
+    found = told(flight.recorder.ended(arrival, ending), flight.recorder)
+    assert [one["name"] for one in found["stages"]] == list(STAGES)
+    assert sum(one["ms"] for one in found["stages"]) == pytest.approx(found["total_ms"])
+    spent_ms = {one["name"]: one["ms"] for one in found["stages"]}
+    assert spent_ms["attempt"] == pytest.approx(200, abs=0.1)
+    assert (found["prompt_tokens"], found["output_tokens"], found["num_steps"]) == (4, 1, 1)
+    assert [one["given_up_ms"] is None for one in found["parts"]] == [False, True]
+    assert found["cascade"] == cascade.to_dict()
+
+
 def test_stages_and_steps_add_up_to_the_whole() -> None:
     flight = Flight()
     arrival = flight.submit("a")
@@ -127,7 +156,7 @@ def test_stages_and_steps_add_up_to_the_whole() -> None:
     flight.recorder.finished(MODEL, "e-a", completion(2))
     record = flight.recorder.ended(arrival, done(10.4))
     found = told(record, flight.recorder)
-    assert [one["name"] for one in found["stages"]] == list(STAGES)
+    assert [one["name"] for one in found["stages"]] == [s for s in STAGES if s != "attempt"]
     spent = {one["name"]: round(one["ms"], 3) for one in found["stages"]}
     assert spent == {
         "receive": 100, "tokenize": 100, "queue": 100, "prefill": 7, "decode": 30, "send": 63,

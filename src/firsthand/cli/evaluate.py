@@ -1,8 +1,10 @@
-"""The command that says how well a model knows a text, and how far it is from another: eval.
+"""The command that says how well a model knows a text, how far it is from another, and what two of
+them are worth together: eval.
 
 Owns: its options, the files of the texts, and how the result is shown.
 May not know: what perplexity, a divergence or a score of texts is.
-Read next: `evaluate/perplexity.py`, `evaluate/divergence.py`, `evaluate/text_scores.py`.
+Read next: `evaluate/perplexity.py`, `evaluate/divergence.py`, `evaluate/text_scores.py`;
+`cascade.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +22,15 @@ import typer
 
 from firsthand.checks import check_choice
 from firsthand.cli import options
+from firsthand.cli.cascade import progress as progress_of_answers
+from firsthand.cli.cascade import show_cascade
 from firsthand.cli.generate import say_context
 from firsthand.cli.output import print_json, print_table, progress, reported, say
 from firsthand.errors import InvalidRequest
 from firsthand.files import read_text
 from firsthand.values import dataclass
 
-METRICS = ("perplexity", "divergence", "bleu", "rouge")
+METRICS = ("perplexity", "divergence", "bleu", "rouge", "cascade")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +59,10 @@ def evaluate(
     model: options.Model,
     text: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="The text to score, UTF-8; default: none, for bleu and rouge."
-        ),
+        typer.Option(metavar="FILE", help="The text to score, UTF-8; default: none, for the rest."),
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="What to measure: perplexity, divergence, bleu or rouge.")
+        str, typer.Option(help="What to measure: perplexity, divergence, bleu, rouge or cascade.")
     ] = "perplexity",
     windows: Windows = WINDOWS,
     candidates: Annotated[
@@ -72,13 +75,15 @@ def evaluate(
     ] = None,
     report_out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Of divergence: write a report there; default: none."),
+        typer.Option(
+            metavar="FOLDER", help="Of divergence and cascade: write a report there; default: none."
+        ),
     ] = None,
     pairs: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Of bleu and rouge: JSON lines, reference and prompt or answer; default: none.",
+            help="Of the rest: JSON lines, reference and prompt or answer; default: none.",
         ),
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Of bleu and rouge: new tokens at most.")] = 256,
@@ -89,6 +94,9 @@ def evaluate(
     with reported(as_json):
         check_choice("metric", metric, METRICS)
         chosen = options.load_keywords(loading)
+        if metric == "cascade":
+            _cascade(model, pairs, loading, report_out, as_json)
+            return
         if metric in ("bleu", "rouge"):
             if pairs is None:
                 raise InvalidRequest("pairs", f"{metric} needs a file of them")
@@ -166,29 +174,79 @@ def _compare(
 ) -> None:
     from firsthand.evaluate import candidates, candidates_plot
     from firsthand.evaluate.perplexity import check_sizes
-    from firsthand.measure.ablation_plot import check_plot
 
-    drawn = False
     how: dict[str, Any] = asdict(windows)
     check_sizes(**how)
-    if report_out is not None:
-        report_out.mkdir(exist_ok=True)
-        try:
-            check_plot(report_out / "report.svg")
-            drawn = True
-        except InvalidRequest as error:
-            say(f"the report has no picture: {error}")
+    report = _Report.into(report_out)
     rows = candidates.compare(model, names, text, chosen, **how, progress=say)
-    if report_out is not None:
-        content = json.dumps(candidates.as_rows(rows), indent=1)
-        (report_out / "report.json").write_text(content, encoding="utf-8")
-        (report_out / "report.md").write_text(candidates.as_markdown(rows), encoding="utf-8")
-        if drawn:
-            candidates_plot.write_plot(rows, report_out / "report.svg")
+    told = candidates.as_rows(rows)
+    if report is not None:
+        draw = partial(candidates_plot.write_plot, rows)
+        report.write(told, candidates.as_markdown(rows), draw)
     if as_json:
-        print_json({"metric": "divergence", "rows": candidates.as_rows(rows)})
+        print_json({"metric": "divergence", "rows": told})
     else:
         print_table(candidates.HEADINGS, [candidates.cells(row) for row in rows])
+
+
+def _cascade(
+    file: str,
+    pairs: Path | None,
+    loading: options.Loading,
+    report_out: Path | None,
+    as_json: bool,
+) -> None:
+    from firsthand.cascade.calibration import read_calibration
+    from firsthand.cascade.tradeoff import curve, point
+    from firsthand.evaluate import cascade_plot, cascade_report
+    from firsthand.evaluate.cascade import samples_by
+    from firsthand.evaluate.pairs import read_questions
+
+    if pairs is None:
+        raise InvalidRequest("pairs", "cascade needs a file of prompts")
+    for name in ("quantization", "kv_dtype", "executor"):
+        if getattr(loading, name) != getattr(options.LOADING, name):
+            raise InvalidRequest(name, "is in the file of the calibration")
+    report = _Report.into(report_out)
+    made, questions = read_calibration(Path(file)), read_questions(pairs)
+    chosen: Any = options.load_keywords(loading)
+    samples = samples_by(made, questions, chosen, progress_of_answers)
+    if report is not None:
+        now = point(made, samples, made.confidence)
+        draw = partial(cascade_plot.write_plot, curve(made, samples), now)
+        told = cascade_report.as_facts(made, samples)
+        report.write(told, cascade_report.as_markdown(made, samples), draw)
+    show_cascade(made, samples, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """A folder with the same in JSON, in Markdown and, with the extra `plots`, as a picture."""
+
+    folder: Path
+    draws: bool
+
+    @classmethod
+    def into(cls, folder: Path | None) -> _Report | None:
+        """Before anything is measured."""
+        from firsthand.measure.ablation_plot import check_plot
+
+        if folder is None:
+            return None
+        folder.mkdir(exist_ok=True)
+        try:
+            check_plot(folder / "report.svg")
+        except InvalidRequest as error:
+            say(f"the report has no picture: {error}")
+            return cls(folder, False)
+        return cls(folder, True)
+
+    def write(self, facts: object, text: str, draw: Callable[[Path], None]) -> None:
+        content = json.dumps(facts, indent=1)
+        (self.folder / "report.json").write_text(content, encoding="utf-8")
+        (self.folder / "report.md").write_text(text, encoding="utf-8")
+        if self.draws:
+            draw(self.folder / "report.svg")
 
 
 def _score_texts(

@@ -24,6 +24,7 @@ from firsthand.cli import (
     autoscale,
     bench,
     capacity,
+    cascade,
     chaos,
     check,
     cluster,
@@ -109,6 +110,10 @@ ENTRIES: Mapping[str, Entry] = {
     "trace-step": inspect.trace_step,
     "quantize": quantize.quantize,
     "eval": evaluate.evaluate,
+    "cascade": Group(
+        "A small model first, and a large one where the small one is not sure.",
+        {"calibrate": cascade.calibrate, "choose": cascade.choose},
+    ),
     "check": check.check,
     "preflight": preflight.preflight,
     "profile": bench.profile,

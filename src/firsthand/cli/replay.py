@@ -82,7 +82,8 @@ def replay(
 
 def _contents(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Of each prompt. Raises InvalidRequest where there is nothing that could be run."""
-    contents = [part.get("content") for part in found["parts"]]
+    parts = [part for part in found["parts"] if part.get("given_up_ms") is None]
+    contents = [part.get("content") for part in parts]
     if not contents:
         raise InvalidRequest("ID", "nothing of this request reached an engine")
     if None in contents:

@@ -60,13 +60,7 @@ class AsyncTextStream:
     @property
     def usage(self) -> StreamUsage:
         """So far; after the last chunk, all of it."""
-        return StreamUsage(
-            prompt_tokens=self._prompt.num_tokens,
-            completion_tokens=sum(choice.num_tokens for choice in self._texts.choices),
-            cached_tokens=self._texts.steps.num_cached_tokens,
-            draft_tokens=self._texts.steps.num_guesses,
-            accepted_tokens=self._texts.steps.num_accepted,
-        )
+        return self._texts.usage
 
     def __aiter__(self) -> AsyncTextStream:
         return self

@@ -7,6 +7,7 @@ Read next: `report.py` (the measured part), `stream.py` (who fills them).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from firsthand.generation.report import Report
@@ -108,6 +109,13 @@ class Chunk:
     @property
     def finish_reason(self) -> str | None:
         return None if self.completion is None else self.completion.finish_reason
+
+
+def without_logprobs(chunk: Chunk) -> Chunk:
+    """As it would be had nobody asked for those of its tokens."""
+    ended = chunk.completion
+    bare = None if ended is None else replace(ended, logprobs=None)
+    return replace(chunk, logprobs=None, completion=bare)
 
 
 def _logprob(entry: TokenLogprob) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from firsthand.errors import EngineError
 from firsthand.generation.choice import Choice, Job
 from firsthand.generation.completion import Chunk, Completion
 from firsthand.generation.report import StepLedger
+from firsthand.generation.service_values import StreamUsage
 from firsthand.generation.texts import Reporter, Texts
 from firsthand.request import Finish, FinishReason, TokenEvent
 from firsthand.text.detokenize import TokenSource
@@ -54,6 +55,11 @@ class TextStream:
         self.failed: Completion | None = None
         # Runs also when the stream is dropped unread, where a generator's clean-up would not.
         self._abandon = weakref.finalize(self, events.close)
+
+    @property
+    def usage(self) -> StreamUsage:
+        """So far; after the last chunk, all of it."""
+        return self._texts.usage
 
     def __iter__(self) -> Iterator[Chunk]:
         return self

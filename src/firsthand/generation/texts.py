@@ -13,6 +13,7 @@ from firsthand.errors import EngineError, FirsthandError, InvalidRequest
 from firsthand.generation.choice import Choice, Job
 from firsthand.generation.completion import Completion
 from firsthand.generation.report import Report, StepLedger, StepTimes, Timeline
+from firsthand.generation.service_values import StreamUsage
 from firsthand.request import Finish, FinishReason, Request, TokenEvent
 from firsthand.text.detokenize import TokenSource
 
@@ -44,6 +45,18 @@ class Texts:
     def steps(self) -> StepTimes:
         """Those that the request took part in, so far."""
         return self._ledger.of(self._request.request_id)
+
+    @property
+    def usage(self) -> StreamUsage:
+        """So far; after the last chunk, all of it."""
+        steps = self.steps
+        return StreamUsage(
+            prompt_tokens=len(self._request.prompt_token_ids),
+            completion_tokens=sum(choice.num_tokens for choice in self.choices),
+            cached_tokens=steps.num_cached_tokens,
+            draft_tokens=steps.num_guesses,
+            accepted_tokens=steps.num_accepted,
+        )
 
     def take(self, event: TokenEvent) -> Finish | None:
         """The finish that the event brings, if any. It may be a stop string's, of which only the

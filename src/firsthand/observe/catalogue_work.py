@@ -6,6 +6,7 @@ Read next: `catalogue.py`, which joins the halves; `catalogue_state.py`.
 
 from __future__ import annotations
 
+from firsthand.cascade.decision import REASONS as DECISIONS
 from firsthand.observe.entry import (
     ANSWER_BUCKETS,
     BATCH_BUCKETS,
@@ -21,11 +22,13 @@ from firsthand.observe.entry import (
     spread,
 )
 from firsthand.observe.labels import (
+    CASCADE,
     CLASS,
     MODEL,
     OUTCOMES,
     REASONS,
     REQUEST_PHASES,
+    SIZE,
     STEP_PHASES,
 )
 
@@ -82,6 +85,31 @@ REQUESTS = Section(
             "Age of the oldest that waits for its first step; 0 where none does",
             MODEL,
             CLASS,
+        ),
+        counted(
+            "firsthand_cascade_answers",
+            "requests",
+            "Requests to a cascade, by why one of its models answered: the small one where it was "
+            "sure, else the large one. What is not `sure`, of all, is the escalation rate",
+            CASCADE,
+            Label("reason", "of the decision", DECISIONS),
+            when=When.CASCADE,
+        ),
+        counted(
+            "firsthand_cascade_tokens",
+            "tokens",
+            "Tokens that were computed for a cascade, of prompts and of answers, given up or not",
+            CASCADE,
+            SIZE,
+            when=When.CASCADE,
+        ),
+        counted(
+            "firsthand_cascade_cost",
+            "token parameters",
+            "The same by the parameters of the model: what the two cost, to be compared",
+            CASCADE,
+            SIZE,
+            when=When.CASCADE,
         ),
         spread(
             "firsthand_request_prompt_tokens",

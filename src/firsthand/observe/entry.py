@@ -36,6 +36,7 @@ class When(StrEnum):
     GPU = "where there is a GPU, with the extra `gpu`"
     RELEASE = "while a release of a store is served that could be rolled back, or was drilled"
     CANARY = "while a canary has a share"
+    CASCADE = "where a cascade is served"
     SCORING = "once a text was embedded or scored"
 
 
@@ -92,9 +93,14 @@ class Section:
 
 
 def counted(
-    name: str, unit: str, meaning: str, *labels: Label, aliases: tuple[Alias, ...] = ()
+    name: str,
+    unit: str,
+    meaning: str,
+    *labels: Label,
+    aliases: tuple[Alias, ...] = (),
+    when: When = When.ALWAYS,
 ) -> Entry:
-    return Entry(name, Kind.COUNTER, unit, meaning, labels, aliases=aliases)
+    return Entry(name, Kind.COUNTER, unit, meaning, labels, aliases=aliases, when=when)
 
 
 def gauged(

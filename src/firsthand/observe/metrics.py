@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 
+from firsthand.cascade.decision import REASONS, Told
 from firsthand.generation.completion import Completion
 from firsthand.generation.report import Report
 from firsthand.generation.service import Service
@@ -59,6 +60,9 @@ class Metrics:
         self._num_answers = histogram("firsthand_request_answers", r)
         self._http = histogram("firsthand_http_request_seconds", r)
         self.loop_lag = histogram("firsthand_event_loop_lag_seconds", r)
+        self._cascade_answers = counter("firsthand_cascade_answers", r)
+        self._cascade_tokens = counter("firsthand_cascade_tokens", r)
+        self._cascade_cost = counter("firsthand_cascade_cost", r)
         self._prefix = counter("firsthand_prefix_cache_tokens", r)
         self._info = gauge("firsthand_model_info", r)
         self._build = gauge("firsthand_build_info", r)
@@ -138,6 +142,24 @@ class Metrics:
         }
         for phase in REQUEST_PHASES:
             self._phase.labels(model, phase).observe(spent_ms[phase] / 1e3, example)
+
+    def begin_cascade(self, name: str) -> None:
+        """What it counts is there from the start."""
+        for reason in REASONS:
+            self._cascade_answers.labels(name, reason)
+        for size in ("small", "large"):
+            self._cascade_tokens.labels(name, size)
+            self._cascade_cost.labels(name, size)
+
+    def cascaded(self, told: Told) -> None:
+        """A request to a cascade has ended, whatever became of it."""
+        if told.decision is not None:
+            self._cascade_answers.labels(told.name, told.decision.reason).inc()
+        for size, spent in (("small", told.small), ("large", told.large)):
+            if spent is not None:
+                num_tokens = spent.prompt_tokens + spent.output_tokens
+                self._cascade_tokens.labels(told.name, size).inc(num_tokens)
+                self._cascade_cost.labels(told.name, size).inc(spent.cost)
 
     def _count_prompt(self, model: str, report: Report) -> None:
         self._prompt_tokens.labels(model).observe(report.num_prompt_tokens)

@@ -27,7 +27,8 @@ _STEP_MS = ("plan_ms", "run_ms", "forward_ms", "sample_ms", "commit_ms")
 
 def summary(record: Record, recorder: Recorder, *, with_cause: bool = False) -> dict[str, Any]:
     """One line of a list."""
-    arrival, ending, parts = record.arrival, record.ending, record.parts
+    arrival, ending, parts = record.arrival, record.ending, record.answering
+    cascade = None if ending is None else ending.cascade
     now_s = recorder.clock()
     stages = record.stages(now_s)
     choices = [one for part in parts for one in part.choices]
@@ -49,6 +50,7 @@ def summary(record: Record, recorder: Recorder, *, with_cause: bool = False) -> 
         "draft_tokens": sum(one.num_guesses for one in parts),
         "accepted_tokens": sum(one.num_accepted for one in parts),
         "preemptions": record.num_preemptions,
+        "cascade": None if cascade is None else cascade.to_dict(),
         "sent_bytes": None if ending is None else ending.num_sent_bytes,
         "total_ms": _ms(stages[-1].end_s - arrival.arrived_s),
         "stages": [
@@ -95,7 +97,7 @@ def told(
 def _steps(record: Record, recorder: Recorder) -> tuple[list[tuple[Step, int]], int]:
     """Those that are kept, with the request's tokens in each; and how many there were."""
     tokens: dict[int, int] = {}
-    for part in record.parts:
+    for part in record.answering:
         for number, taken in zip(part.steps, part.tokens, strict=True):
             tokens[number] = tokens.get(number, 0) + taken
     kept = [(recorder.ring.get(number), taken) for number, taken in sorted(tokens.items())]
@@ -142,6 +144,8 @@ def _part(part: Part, arrived_s: float, content: dict[str, Any] | None) -> dict[
 
     began_s = part.began_s
     return {
+        "model": part.model,
+        "given_up_ms": at(part.given_up_s),
         "prompt_tokens": part.num_prompt_tokens,
         "n": part.n,
         "max_tokens": part.max_tokens,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import chain
@@ -89,7 +89,7 @@ class Recorder:
     ) -> None:
         """A prompt of a call is with the engine of `model`; `arrival` is the same value for all
         prompts of one call."""
-        part = Part.of(request, called_s, tokenized_s)
+        part = Part.of(request, model, called_s, tokenized_s)
         if self.records_content:  # a salt comes of a key, and a deadline is over
             bare = replace(request, tenant="", cache_salt="", deadline_s=None)
             part.content = Content(bare, model, adapter_sha256, *_lists(request.n))
@@ -112,6 +112,15 @@ class Recorder:
         part.choices.append(Choice(index, completion.finish_reason, num_tokens))
         if part.content is not None:  # without what the engine drew after a stop string
             del part.content.outputs[index][num_tokens:], part.content.logprobs[index][num_tokens:]
+
+    def gave_up(self, model: str, engine_ids: Sequence[str]) -> None:
+        """Nobody gets what was computed of these: another model is asked."""
+        track = self._tracks.get(model)
+        parts = {} if track is None else track.parts
+        for engine_id in engine_ids:
+            part = parts.get(engine_id)
+            if part is not None:
+                part.given_up_s = self.clock()
 
     def ended(self, arrival: Arrival, ending: Ending, trace_id: str | None = None) -> Record:
         """The exchange is over, whatever became of it."""

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import field
 
+from firsthand.cascade.decision import Told
 from firsthand.request import Request, SamplingParams
 from firsthand.scheduling.facts import Admitted, Preempted
 from firsthand.values import dataclass
@@ -23,7 +24,7 @@ PART_BYTES = 1500
 ENTRY_BYTES = 12  # of a step in which a sequence took part
 TOKEN_BYTES = 12  # of one whose id and log-probability are kept
 
-STAGES = ("receive", "tokenize", "queue", "prefill", "decode", "send")
+STAGES = ("receive", "tokenize", "attempt", "queue", "prefill", "decode", "send")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Ending:
     first_sent_s: float | None = None
     error_code: str | None = None
     cause: str | None = None
+    cascade: Told | None = None  # where two models were asked, or might have been
 
     @property
     def is_failure(self) -> bool:
@@ -84,9 +86,11 @@ class Content:
 class Part:
     """A prompt, `n` times. `num_ahead` sequences' requests waited before it when it came, of its
     class and of more urgent ones. The numbers in `steps` are those of the ring; a step stands there
-    once for each of the sequences that took part in it, with its tokens in `tokens`."""
+    once for each of the sequences that took part in it, with its tokens in `tokens`. One that was
+    given up, at `given_up_s`, is no part of the answer: a cascade asked its large model then."""
 
     engine_id: str  # the service's own
+    model: str  # the service's name
     priority: str
     num_prompt_tokens: int
     n: int
@@ -99,6 +103,7 @@ class Part:
     began_s: float | None = None  # its first step
     first_token_s: float | None = None
     last_s: float | None = None  # the end of its last step so far
+    given_up_s: float | None = None
     num_cached_tokens: int = 0
     num_guesses: int = 0
     num_accepted: int = 0
@@ -110,9 +115,10 @@ class Part:
     content: Content | None = None
 
     @classmethod
-    def of(cls, request: Request, called_s: float, tokenized_s: float) -> Part:
+    def of(cls, request: Request, model: str, called_s: float, tokenized_s: float) -> Part:
         return cls(
             request.request_id,
+            model,
             request.priority.value,
             len(request.prompt_token_ids),
             request.n,
@@ -162,13 +168,18 @@ class Record:
         return RECORD_BYTES + PART_BYTES * len(self.parts) + ENTRY_BYTES * entries + kept
 
     @property
+    def answering(self) -> list[Part]:
+        """Those of the answer: the others were given up."""
+        return [one for one in self.parts if one.given_up_s is None]
+
+    @property
     def num_preemptions(self) -> int:
         return sum(len(one.preemptions) for one in self.parts)
 
     @property
     def state(self) -> str:
         """Where it is now; once it has ended, what became of it."""
-        parts = self.parts
+        parts = self.answering
         if self.ending is not None:
             return self.ending.outcome
         if not any(one.began_s is not None for one in parts):
@@ -194,10 +205,12 @@ class Record:
 
     def _marks(self) -> Iterator[tuple[str, float | None]]:
         """When each stage began; None: it never did."""
-        parts = self.parts
+        parts = self.answering
         whole = bool(parts) and all(one.has_finished for one in parts)
+        given_up = [one for one in self.parts if one.given_up_s is not None]
         yield "receive", self.arrival.arrived_s
-        yield "tokenize", min((one.called_s for one in parts), default=None)
+        yield "tokenize", min((one.called_s for one in self.parts), default=None)
+        yield "attempt", max((one.tokenized_s for one in given_up), default=None)
         yield "queue", max((one.tokenized_s for one in parts), default=None)
         yield "prefill", _least(one.began_s for one in parts)
         yield "decode", _least(one.first_token_s for one in parts)

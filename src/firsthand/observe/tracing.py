@@ -30,6 +30,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from firsthand.cascade.decision import Told
 from firsthand.observe.records import Part, Record
 from firsthand.observe.trace_context import Headers, TraceContext, trace_headers
 
@@ -126,11 +127,13 @@ def _of_the_environment() -> Resource:
 
 
 def _attributes(record: Record, operation: str) -> Iterator[tuple[str, Any]]:
-    arrival, ending, parts = record.arrival, record.ending, record.parts
+    arrival, ending, parts = record.arrival, record.ending, record.answering
+    cascade = None if ending is None else ending.cascade
+    answered_by = None if cascade is None else cascade.answered_by
     yield "gen_ai.operation.name", operation
     yield "gen_ai.provider.name", PROVIDER
     yield "gen_ai.request.model", arrival.model
-    yield "gen_ai.response.model", arrival.model
+    yield "gen_ai.response.model", answered_by or arrival.model
     yield "firsthand.request_id", arrival.request_id
     if parts:
         first = parts[0]
@@ -152,9 +155,25 @@ def _attributes(record: Record, operation: str) -> Iterator[tuple[str, Any]]:
         if any(one.num_guesses for one in parts):
             yield "firsthand.draft_tokens", sum(one.num_guesses for one in parts)
             yield "firsthand.accepted_tokens", sum(one.num_accepted for one in parts)
+    if cascade is not None:
+        yield from _of_cascade(cascade)
     if ending is not None and ending.first_sent_s is not None:
         waited_s = ending.first_sent_s - arrival.arrived_s
         yield "gen_ai.response.time_to_first_chunk", waited_s
+
+
+def _of_cascade(told: Told) -> Iterator[tuple[str, Any]]:
+    if told.decision is not None:
+        yield "firsthand.cascade.escalated", told.decision.escalated
+        yield "firsthand.cascade.reason", told.decision.reason
+        yield "firsthand.cascade.threshold", told.decision.threshold
+        if told.decision.confidence is not None:
+            yield "firsthand.cascade.confidence", told.decision.confidence
+    for size, spent in (("small", told.small), ("large", told.large)):
+        if spent is not None:
+            yield f"firsthand.cascade.{size}.model", spent.model
+            yield f"firsthand.cascade.{size}.tokens", spent.prompt_tokens + spent.output_tokens
+            yield f"firsthand.cascade.{size}.cost", spent.cost
 
 
 def _events(part: Part) -> Iterator[tuple[str, float, Attributes]]:

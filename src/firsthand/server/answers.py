@@ -9,15 +9,16 @@ Read next: `writing.py`, which turns pieces and completions into replies.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from firsthand.errors import FirsthandError
-from firsthand.generation.completion import Chunk, Completion
+from firsthand.generation.completion import Chunk, Completion, without_logprobs
 from firsthand.generation.service import AsyncTextStream, StreamUsage
 from firsthand.request import FinishReason
 from firsthand.server.asking import Submitted
@@ -35,12 +36,19 @@ class Answers:
         n: int,
         request_id: str,
         on_finish: Callable[[str, Completion], None],
+        *,
+        hides_logprobs: bool = False,
     ) -> None:
+        """`hides_logprobs`: they were not asked for by whoever reads `chunks`."""
         self._submitted = submitted
         self._n = n
         self.request_id = request_id
         self._on_finish = on_finish
+        self._hides = hides_logprobs
         self._closed = False
+        self._held: deque[tuple[int, Chunk]] = deque()
+        self._source = self._read()
+        self.more: Callable[[], dict[str, Any]] = dict  # fields of the reply, so far
 
     @property
     def num_choices(self) -> int:
@@ -62,9 +70,40 @@ class Answers:
             accepted_tokens=sum(usage.accepted_tokens for usage in each),
         )
 
-    async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+    async def hold(self, enough: Callable[[int, Chunk], bool]) -> None:
+        """Read ahead, until the pieces are enough or there are no more; `chunks` begins with them,
+        for whoever calls it. Raises as it does."""
+        async for index, chunk in self._source:
+            self._held.append((index, chunk))
+            if enough(index, chunk):
+                return
+
+    async def give_up(self) -> list[str]:
+        """Nobody gets these answers, and they cost their caller nothing. The engine's ids."""
+        if not self._closed:
+            self._closed = True
+            for one in self._submitted:
+                one.stream.close()
+                one.ticket.withdraw()
+        await self._source.aclose()
+        return [one.stream.request_id for one in self._submitted]
+
+    def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Every piece with the index of its choice, as they come. Raises an error where an answer
         ended by a failure; what it had until then is given first."""
+        return self._from_held() if self._held or self._hides else self._source
+
+    async def _from_held(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+        async with aclosing(self._source) as source:
+            while self._held:
+                yield self._given(*self._held.popleft())
+            async for index, chunk in source:
+                yield self._given(index, chunk)
+
+    def _given(self, index: int, chunk: Chunk) -> tuple[int, Chunk]:
+        return index, without_logprobs(chunk) if self._hides else chunk
+
+    async def _read(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         ended = False
         source = self._single() if len(self._submitted) == 1 else self._merged()
         try:

@@ -35,6 +35,7 @@ class Ask:
     n: int
     stream: bool
     pooling: str | None = None
+    scored: bool = False  # log-probabilities are wanted here, whether the caller asked or not
     open_ended: bool = False  # nobody named a limit: `max_tokens` is the room that the context has
 
 
@@ -128,7 +129,7 @@ def submit_all(
             else:
                 stream = ask.service.submit(
                     ask.prompt,
-                    ticket.options,
+                    _scored(ticket.options) if ask.scored else ticket.options,
                     n=ask.n,
                     skip_special_tokens=skip_special_tokens,
                     include_stop_string=include_stop_string,
@@ -142,3 +143,8 @@ def submit_all(
             ticket.withdraw()
         raise
     return submitted
+
+
+def _scored(options: Options) -> Options:
+    given = options.get("logprobs")
+    return {**options, "logprobs": 0 if given is None else given}

@@ -120,6 +120,7 @@ class Ends:
             call.first_sent_s,
             call.error_code,
             call.cause,
+            call.cascade,
         )
         trace_id = None if call.trace is None else call.trace.trace_id
         arrival = call.arrives(path, call.model or "")

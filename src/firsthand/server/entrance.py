@@ -36,7 +36,7 @@ class Entrance:
     selfchecks: Mapping[str, SelfCheck]
     gate: Gate
 
-    async def enter(self, request: Request, service: Service) -> None:
+    async def enter(self, request: Request, service: Service) -> Lease:
         """Until the model takes requests; it is held until the request's end. Raises Refused."""
         member = self.registry.member_of(service)
         self.gate.check(call_of(request.scope), member.name)
@@ -50,6 +50,7 @@ class Entrance:
         if lease is None:
             lease = await self._wait(request, member)
         at_end(request.scope, lease.close)
+        return lease
 
     async def _wait(self, request: Request, member: Member) -> Lease:
         bounds = self.gate.queue(member.name).bounds

@@ -21,6 +21,7 @@ from firsthand.observe.metrics import Metrics
 from firsthand.observe.recorder import Recorder
 from firsthand.server.asking import Admission, OpenDoor
 from firsthand.server.canary import Canaries
+from firsthand.server.cascade import Cascade
 from firsthand.server.contract import DoorContract, contract_of
 from firsthand.server.entrance import Entrance
 from firsthand.server.guard.call import call_of
@@ -46,7 +47,8 @@ class House:
     those of the names that call for an adapter of their service, with the model that it belongs
     to. `failures` is where records of failed requests are kept; None: nowhere. `demo`: whoever
     watches may hold an engine back. `drill_age_s`: since a rollback was drilled. `stored` are files
-    and batches; `contract` is what a text must be."""
+    and batches; `contract` is what a text must be. `cascades` are virtual models by their names,
+    which no service has."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -69,6 +71,7 @@ class House:
     demo: bool = False
     stored: Stored = field(default_factory=Stored)
     contract: DoorContract = field(default_factory=lambda: contract_of(None))
+    cascades: Mapping[str, Cascade] = field(default_factory=dict)
 
     @property
     def models(self) -> list[Service]:
@@ -76,12 +79,17 @@ class House:
         return list({id(service): service for service in self.services.values()}.values())
 
     def find(self, name: str | None) -> tuple[str, Service]:
-        """The model that a body names, or the default one. Raises Refused (404)."""
+        """The model that a body names, or the default one. Raises Refused: 404, or 400 for a
+        cascade, which is none."""
         if name is None:
             name = next(iter(self.services))
         service = self.services.get(name)
+        if name in self.cascades:
+            found = self.cascades[name].found
+            message = f"model: {name!r} is {found.small} or {found.large}; ask one of them"
+            raise Refused(400, message, "invalid_value", "model")
         if service is None:
-            known = ", ".join(self.services)
+            known = ", ".join((*self.services, *self.cascades))
             message = f"model: {name[:MAX_NAME_CHARS]!r} is not here; there are {known}"
             raise Refused(404, message, "model_not_found", "model")
         return name, service
@@ -92,6 +100,11 @@ class House:
         found, service = self.find(name)
         if found not in self.adapters:
             service = self.canaries.choose(call_of(request.scope), service)
-        if self.entrance is not None:
-            await self.entrance.enter(request, service)
+        await self.enter_service(request, service)
         return found, service
+
+    async def enter_service(self, request: Request, service: Service) -> Callable[[], None]:
+        """Into one that is known. The result lets go before the request's end. Raises Refused."""
+        if self.entrance is None:
+            return lambda: None
+        return (await self.entrance.enter(request, service)).close

@@ -143,6 +143,7 @@ def tell_request(
         "batch_max": call.batch_max,
         "preemptions": call.preemptions,
         "priority": call.priority,
+        "cascade": None if call.cascade is None else call.cascade.to_dict(),
         "key_id": call.caller.key_id or None,
         "replayed": call.replayed or None,
         "error": _error(call),

@@ -17,7 +17,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -40,6 +40,7 @@ from firsthand.observe.trace_context import given_trace
 from firsthand.release.record import release_folder
 from firsthand.server.app import build_app
 from firsthand.server.canary import Canaries
+from firsthand.server.cascade import Found, cascades_of
 from firsthand.server.configured import Configured, changed
 from firsthand.server.contract import contract_of
 from firsthand.server.ending import Ends, ends_of
@@ -249,6 +250,7 @@ def assemble(
     registry: Registry,
     started_s: float,
     stopping: asyncio.Event,
+    cascades: Sequence[Found] = (),
 ) -> Serving:
     """The parts, connected; nothing runs yet."""
     settings, members = configured.settings, registry.members
@@ -271,7 +273,7 @@ def assemble(
     gate.door = lifecycle.door
     gate.listen = _tell_level
     release_gauges = ReleaseGauges(registry)
-    house = _house_of(registry, settings, gate, metrics, ends, selfchecks, release_gauges)
+    house = _house_of(registry, settings, gate, metrics, ends, selfchecks, release_gauges, cascades)
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))
     guard = Guard(
@@ -305,9 +307,12 @@ def _house_of(
     ends: Ends,
     selfchecks: SelfChecks,
     release_gauges: ReleaseGauges,
+    cascades: Sequence[Found],
 ) -> House:
     """What the routes know."""
     services, adapters = names_of(registry, settings)
+    for one in cascades:
+        metrics.begin_cascade(one.name)
     return House(
         services,
         metrics,
@@ -326,6 +331,7 @@ def _house_of(
         stored=stored_of(settings),
         contract=contract_of(settings.contract),
         drill_age_s=release_gauges.age_s,
+        cascades=cascades_of(cascades, services),
     )
 
 

@@ -166,6 +166,10 @@ class Settings:
             Entries(), "Guess tokens and keep the right ones: JSON, method ngram or draft_model."
         ),
     ] = None
+    cascade: Annotated[
+        tuple[tuple[str, str], ...],
+        About(Named(), "Cascades of two of the models, and their files of `cascade calibrate`."),
+    ] = ()
     tool_call_parser: Annotated[
         str,
         About(Choice("auto", *FORMAT_NAMES), "How the model calls tools; auto: as its template."),
@@ -354,6 +358,10 @@ class Settings:
         for name in adapters:
             if [*names, *self.served_model_name, *adapters].count(name) > 1:
                 raise InvalidRequest("lora_modules", f"more than one thing is called {name!r}")
+        cascades = [name for name, _ in self.cascade]
+        for name in cascades:
+            if [*names, *self.served_model_name, *adapters, *cascades].count(name) > 1:
+                raise InvalidRequest("cascade", f"more than one thing is called {name!r}")
         if len(names) > 1 and self.served_model_name:
             message = "is for one model; give each [[model]] table a name"
             raise InvalidRequest("served_model_name", message)

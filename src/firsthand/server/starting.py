@@ -17,12 +17,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from firsthand.errors import FirsthandError
 from firsthand.generation.engines import MakesEngines
+from firsthand.generation.member import RegistryEntry
 from firsthand.generation.registry import Registry
 from firsthand.release.engines import command, python_for
 from firsthand.server.arrival import Arrival, arrival
@@ -37,6 +38,7 @@ from firsthand.server.listening import (
 )
 from firsthand.server.logs import tell
 from firsthand.server.rules import keys_of, registry_entries, stays_of
+from firsthand.server.settings import Settings
 
 T = TypeVar("T")
 
@@ -88,6 +90,7 @@ async def _run(
     check_exposure(settings, keys_of(settings))
     check_certificates(settings)
     entries = registry_entries(settings)
+    cascades = await _cascades(settings, entries)
     if taken is None:
         listeners, admin = bind(settings), bind_admin(settings)
     else:
@@ -101,7 +104,7 @@ async def _run(
             from firsthand.server.running import assemble
             from firsthand.server.until_end import serve_until_end
 
-            running = assemble(configured, reread, registry, started_s, stopping)
+            running = assemble(configured, reread, registry, started_s, stopping, cascades)
             if hung_up.is_set():
                 running.on_signal(signal.SIGHUP)
             code = await serve_until_end(running, listeners, admin, say, taken)
@@ -118,6 +121,16 @@ async def _run(
     if successor is not None and successor.channel is not None:
         successor.keep()
     return code
+
+
+async def _cascades(settings: Settings, entries: Sequence[RegistryEntry]) -> Sequence[Any]:
+    """`Found`, of each that is wanted. Their models' files are read where their hash is not on
+    record, before anything runs: a wrong file is told at once."""
+    if not settings.cascade:
+        return ()
+    from firsthand.server.cascade import find_cascades
+
+    return await asyncio.to_thread(find_cascades, settings.cascade, entries)
 
 
 def _ignore_hangups() -> None:

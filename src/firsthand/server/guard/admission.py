@@ -37,8 +37,9 @@ class Admitted:
         call, report = self.place.call, completion.report
         call.finish_reason = completion.finish.reason.value
         call.batch_max = max(call.batch_max or 0, report.peak_batch)
-        if call.ttft_ms is None or report.ttft_ms < call.ttft_ms:
-            call.ttft_ms, call.queue_ms = report.ttft_ms, report.queue_ms
+        ttft_ms = call.attempt_ms + report.ttft_ms
+        if call.ttft_ms is None or ttft_ms < call.ttft_ms:
+            call.ttft_ms, call.queue_ms = ttft_ms, report.queue_ms
             call.itl_ms_p50 = median(report.token_ms) if report.token_ms else None
 
     def close(self, usage: StreamUsage, *, ended: bool) -> None:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import field
 from typing import Any
 
+from firsthand.cascade.decision import Told
 from firsthand.observe.records import Arrival
 from firsthand.observe.trace_context import TraceContext
 from firsthand.request import Priority
@@ -82,6 +83,8 @@ class Call:
     error_code: str | None = None
     outcome: str | None = None
     replayed: bool = False
+    cascade: Told | None = None
+    attempt_ms: float = 0.0  # of a cascade's small model, before the large one was asked
     at_end: list[Callable[[], None]] = field(default_factory=list)
 
     def arrives(self, endpoint: str, model: str, *, streams: bool = False) -> Arrival:
@@ -96,6 +99,11 @@ class Call:
         if num_bytes and self.first_sent_s is None:
             self.first_sent_s = now_s
         self.sent_bytes += num_bytes
+
+    def forget_answer(self) -> None:
+        """What is known of it is of one that nobody gets."""
+        self.finish_reason = self.batch_max = None
+        self.queue_ms = self.ttft_ms = self.itl_ms_p50 = None
 
     def end(self) -> None:
         """For the guard: the exchange is over, whatever became of the route; what the call holds

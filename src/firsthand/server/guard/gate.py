@@ -58,11 +58,11 @@ class Grant:
     def withdraw(self) -> None:
         """Nothing was submitted after all: as if it had not been admitted."""
         if not self.closed:
-            self._leave(self.place.work.num_tokens)
+            self._leave(self.place.work.num_tokens, num_requests=1)
 
-    def _leave(self, unused_tokens: int) -> None:
+    def _leave(self, unused_tokens: int, num_requests: int = 0) -> None:
         self.closed, self.end = True, None
-        self._gate.release(self, self._queue, unused_tokens)
+        self._gate.release(self, self._queue, unused_tokens, num_requests)
 
 
 @dataclass(slots=True)
@@ -141,12 +141,14 @@ class Gate:
         self.tick()
         return tickets
 
-    def release(self, ticket: Grant, queue: Queue, unused_tokens: int) -> None:
+    def release(
+        self, ticket: Grant, queue: Queue, unused_tokens: int, num_requests: int = 0
+    ) -> None:
         """For `Grant`."""
         now = self.tick()
         del self._tickets[id(ticket)]
         queue.leave(ticket.place)
-        self.rates.give_back(ticket.call.caller, unused_tokens, now)
+        self.rates.give_back(ticket.call.caller, unused_tokens, now, num_requests)
         self.tick()
 
     def tick(self) -> float:

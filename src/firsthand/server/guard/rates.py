@@ -88,11 +88,13 @@ class Rates:
         account.tokens.take(num_tokens)
         account.num_open += num_requests
 
-    def give_back(self, caller: Caller, num_tokens: int, now: float) -> None:
-        """A request has ended; `num_tokens` of those taken were not used; below 0: more were."""
+    def give_back(self, caller: Caller, num_tokens: int, now: float, num_requests: int = 0) -> None:
+        """A request has ended; `num_tokens` of those taken were not used; below 0: more were. With
+        `num_requests` 1 it does not even count as one."""
         account = self._account(caller, now)
         account.num_open -= 1
         account.tokens.take(-num_tokens)
+        account.requests.take(-num_requests)
 
     def headers(self, caller: Caller, now: float) -> list[tuple[str, str]]:
         """OpenAI's names, for the limits that this key has."""

@@ -6,7 +6,7 @@ import { link } from "./feed.js";
 import { ask, askJson } from "./net.js";
 import { ms, number, text } from "./texts.js";
 
-const COLOURS = { receive: "line", tokenize: "phase-sample", queue: "waits", prefill: "prompt", decode: "decodes", send: "phase-commit" };
+const COLOURS = { receive: "line", tokenize: "phase-sample", attempt: "phase-prepare", queue: "waits", prefill: "prompt", decode: "decodes", send: "phase-commit" };
 const AGAIN_MS = 2000;
 const SHOWN = 30;
 

@@ -36,13 +36,13 @@ from firsthand.server.forms import (
 )
 from firsthand.server.house import House
 from firsthand.server.openapi import described
+from firsthand.server.routes.answering import Draft, Wish, answered
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
     header_options,
     json_reply,
     naming,
-    submit,
 )
 from firsthand.server.sse import DONE, EventStreamResponse, event
 from firsthand.server.wire.base import options_of
@@ -67,14 +67,8 @@ def chat_router(house: House) -> APIRouter:
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, house.body_limits)
         _check_contract(house, request, body)
-        model, service = await house.enter(request, body.model)
-        with naming(
-            {
-                "max_tokens": _limit_name(body),
-                "prompt": "messages",
-                "ignore_end": "ignore_eos",
-            }
-        ):
+
+        async def prepare(service: Service) -> Draft[ChatAnswer]:
             options: Options = {**chat_options(body), **header_options(request)}
             use = tool_use(house, service, chat_tools(body))
             grammar = chat_grammar(body, use)
@@ -82,12 +76,23 @@ def chat_router(house: House) -> APIRouter:
             form = form_of(house, service, prompt, use, grammar)
             set_grammar(options, form)
             await check_grammar(service, options)
-            asked = Asked(CHAT, model, service, body, form.keeps_markers)
-            answers = submit(house, request, asked, [prompt], options)
-        reply = ChatAnswer(Asked(CHAT, model, service, body), body, answers, form)
+
+            def reply(asked: Asked, answers: Answers) -> ChatAnswer:
+                return ChatAnswer(asked, body, answers, form)
+
+            return Draft([prompt], options, reply, form.keeps_markers)
+
+        with naming(
+            {
+                "max_tokens": _limit_name(body),
+                "prompt": "messages",
+                "ignore_end": "ignore_eos",
+            }
+        ):
+            begun = await answered(house, request, Wish(CHAT, body.model, body), prepare)
         if body.stream:
-            return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
-        return await unless_gone(request, reply.whole(writing.manifest(service)))
+            return EventStreamResponse(begun.reply.events(), house.stream, begun.headers)
+        return await unless_gone(request, begun.reply.whole(begun.headers))
 
     @router.post(RENDER, **described(ChatBody, RenderReply, "Show the prompt of a conversation"))
     async def rendered(request: Request) -> Response:
@@ -196,6 +201,7 @@ class ChatAnswer:
             reply["prompt_logprobs"] = writing.prompt_logprobs(completions[0].prompt_logprobs)
         if self._body.wants_timings:
             reply["timings"] = writing.timings(completions[0])
+        reply |= self._answers.more()
         return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
@@ -255,4 +261,6 @@ class ChatAnswer:
         value = {**self._chunk_head, "choices": [choice]}
         if chunk.completion is not None and self._body.wants_timings:
             value["timings"] = writing.timings(chunk.completion)
+        if chunk.completion is not None:
+            value |= self._answers.more()
         return event(value)

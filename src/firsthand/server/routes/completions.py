@@ -24,13 +24,13 @@ from firsthand.server.answers import Answers, unless_gone
 from firsthand.server.body import read_body
 from firsthand.server.house import House
 from firsthand.server.openapi import described
+from firsthand.server.routes.answering import Draft, Wish, answered
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
     header_options,
     json_reply,
     naming,
-    submit,
 )
 from firsthand.server.sse import DONE, EventStreamResponse, event
 from firsthand.server.wire.base import options_of
@@ -49,18 +49,23 @@ def completions_router(house: House) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, house.body_limits)
         _check_contract(house, request, body)
-        model, service = await house.enter(request, body.model)
-        with naming({"ignore_end": "ignore_eos"}):
+
+        async def prepare(service: Service) -> Draft[CompletionAnswer]:
             options: Options = {**completion_options(body), **header_options(request)}
             prompts = await read_prompts(service, body.prompt, "prompt")
             echoes = await _echoes(service, prompts) if body.echo else None
             await check_grammar(service, options)
-            asked = Asked(COMPLETIONS, model, service, body)
-            answers = submit(house, request, asked, prompts, options)
-        reply = CompletionAnswer(model, body, answers, echoes)
+
+            def reply(asked: Asked, answers: Answers) -> CompletionAnswer:
+                return CompletionAnswer(asked.model, body, answers, echoes)
+
+            return Draft(prompts, options, reply)
+
+        with naming({"ignore_end": "ignore_eos"}):
+            begun = await answered(house, request, Wish(COMPLETIONS, body.model, body), prepare)
         if body.stream:
-            return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
-        return await unless_gone(request, reply.whole(writing.manifest(service)))
+            return EventStreamResponse(begun.reply.events(), house.stream, begun.headers)
+        return await unless_gone(request, begun.reply.whole(begun.headers))
 
     return router
 
@@ -178,6 +183,7 @@ class CompletionAnswer:
         }
         if self._body.wants_timings:
             reply["timings"] = writing.timings(completions[0])
+        reply |= self._answers.more()
         return json_reply(reply, {**headers, **writing.server_timing(completions)})
 
     def _choice(self, index: int, completion: Completion, first: Completion) -> dict[str, Any]:
@@ -254,4 +260,6 @@ class CompletionAnswer:
         value = {**self._head, "choices": [choice]}
         if chunk.completion is not None and self._body.wants_timings:
             value["timings"] = writing.timings(chunk.completion)
+        if chunk.completion is not None:
+            value |= self._answers.more()
         return event(value)

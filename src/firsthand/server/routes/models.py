@@ -26,6 +26,7 @@ def models_router(house: House) -> APIRouter:
     )
     async def models() -> Response:
         cards = [_card(house, name, service) for name, service in house.services.items()]
+        cards += [_cascade_card(house, name) for name in house.cascades]
         return json_reply({"object": "list", "data": cards})
 
     # A hub id has a slash, so the name may hold one.
@@ -33,6 +34,8 @@ def models_router(house: House) -> APIRouter:
         "/v1/models/{name:path}", **described(None, ModelCard, "One model", errors=(400, 404, 500))
     )
     async def model(name: str) -> Response:
+        if name in house.cascades:
+            return json_reply(_cascade_card(house, name))
         return json_reply(_card(house, *house.find(name)))
 
     return router
@@ -60,4 +63,17 @@ def _card(house: House, name: str, service: Service) -> dict[str, Any]:
         "firsthand_manifest_sha256": facts.manifest_sha256,
         "firsthand_release": facts.release,
         **more,
+    }
+
+
+def _cascade_card(house: House, name: str) -> dict[str, Any]:
+    """That of its large model, which gives what the small one does not."""
+    cascade = house.cascades[name]
+    large = _card(house, cascade.found.large, cascade.pair(house.services)[1])
+    own = ("firsthand_manifest_sha256", "firsthand_release")
+    return {
+        **{key: None if key in own else large[key] for key in ModelCard.model_fields},
+        "id": name,
+        "root": name,
+        "firsthand_cascade": cascade.card(),
     }

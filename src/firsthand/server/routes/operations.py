@@ -71,8 +71,10 @@ def operations_router(house: House) -> APIRouter:
         ),
     )
     async def model_ready(name: str) -> Response:
-        _, service = house.find(name)
-        return _sum({name: _state_check(service)()}, verbose=False)
+        cascade = house.cascades.get(name)
+        services = [house.find(name)[1]] if cascade is None else cascade.pair(house.services)
+        found = {one.model.name: _state_check(one)() for one in services}
+        return _sum(found, verbose=False)
 
     @router.get("/version", **described(None, VersionReply, "The version", errors=(400, 500)))
     async def version() -> Response:

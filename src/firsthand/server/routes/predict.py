@@ -16,12 +16,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from firsthand.generation.options import Options
+from firsthand.generation.service import Service
 from firsthand.server import writing
-from firsthand.server.answers import unless_gone
+from firsthand.server.answers import Answers, unless_gone
 from firsthand.server.body import MESSAGE_PACK, read_body, wants_message_pack
 from firsthand.server.house import House
 from firsthand.server.openapi import described
-from firsthand.server.routes.submitting import Asked, header_options, json_reply, naming, submit
+from firsthand.server.routes.answering import Draft, Wish, answered
+from firsthand.server.routes.submitting import header_options, json_reply, naming
 from firsthand.server.wire.base import Sampling
 from firsthand.server.wire.predict import (
     DEFAULT_MAX_LENGTH,
@@ -44,24 +46,25 @@ def predict_router(house: House) -> APIRouter:
         started_s = time.perf_counter()
         body = await read_body(request, PredictBody, house.body_limits, message_pack=True)
         given = body.options or PredictOptions()
-        with naming({"model": "options.model"}):
-            model, service = await house.enter(request, given.model)
         texts, max_tokens = _checked(house, request, body, given)
+
+        async def prepare(service: Service) -> Draft[Answers]:
+            prompts = [await service.tokenize(text) for text in texts]
+            options: Options = {**predict_options(given, max_tokens), **header_options(request)}
+            return Draft(prompts, options, lambda asked, answers: answers)
+
         with naming(
-            {name: f"options.{name}" for name in _NAMES}
+            {name: f"options.{name}" for name in (*_NAMES, "model")}
             | {"prompt": "inputs", "max_tokens": "options.max_length"}
         ):
-            prompts = [await service.tokenize(text) for text in texts]
-            asked = Asked(PREDICT, model, service, Sampling())
-            options: Options = {**predict_options(given, max_tokens), **header_options(request)}
-            answers = submit(house, request, asked, prompts, options)
-        completions = await unless_gone(request, answers.completions())
+            begun = await answered(house, request, Wish(PREDICT, given.model, Sampling()), prepare)
+        completions = await unless_gone(request, begun.reply.completions())
         reply = {
             "request_id": body.request_id,
             "outputs": [completion.text for completion in completions],
             "latency_ms": (time.perf_counter() - started_s) * 1e3,
         }
-        headers = writing.manifest(service) | writing.server_timing(completions)
+        headers = begun.headers | writing.server_timing(completions)
         if wants_message_pack(request):
             return Response(msgspec.msgpack.encode(reply), 200, headers, MESSAGE_PACK)
         return json_reply(reply, headers)

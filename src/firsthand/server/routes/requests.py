@@ -79,8 +79,7 @@ def requests_router(house: House) -> APIRouter:
         if found is None or found.ending is not None:
             message = "no such request is in progress"
             raise Refused(404, message, "not_found", "request_id")
-        _, service = house.find(found.arrival.model)
-        ended = [service.abort(part.engine_id) for part in found.parts]
+        ended = [house.find(one.model)[1].abort(one.engine_id) for one in found.answering]
         if any(ended):
             house.metrics.cancelled.labels("request").inc()
         return json_reply({"id": found.arrival.request_id, "cancelled": any(ended)})

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
-from firsthand.generation.service import StreamUsage
+from firsthand.generation.service import Service, StreamUsage
 from firsthand.request import Grammar
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
@@ -38,13 +38,13 @@ from firsthand.server.forms import (
 from firsthand.server.house import House
 from firsthand.server.items import Items
 from firsthand.server.openapi import described
+from firsthand.server.routes.answering import Draft, Wish, answered
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
     header_options,
     json_reply,
     naming,
-    submit,
 )
 from firsthand.server.sse import EventStreamResponse, event
 from firsthand.server.wire.base import Sampling, options_of
@@ -74,9 +74,9 @@ def responses_router(house: House) -> APIRouter:
     )
     async def responses(request: Request) -> Response:
         body = await read_body(request, ResponsesBody, house.body_limits)
-        model, service = await house.enter(request, body.model)
-        with naming(_NAMES | _tool_names(body)):
-            sampling = _sampling(body)
+        sampling = _sampling(body)
+
+        async def prepare(service: Service) -> Draft[ResponseAnswer]:
             options: Options = {**_options(body, sampling), **header_options(request)}
             use = tool_use(house, service, tool_fields(body))
             template = service.model.chat_template
@@ -85,12 +85,17 @@ def responses_router(house: House) -> APIRouter:
             form = form_of(house, service, prompt, use, _grammar(body))
             set_grammar(options, form)
             await check_grammar(service, options)
-            asked = Asked(RESPONSES, model, service, sampling, form.keeps_markers)
-            answers = submit(house, request, asked, [prompt], options)
-        reply = ResponseAnswer(asked, body, answers, form)
+
+            def reply(asked: Asked, answers: Answers) -> ResponseAnswer:
+                return ResponseAnswer(asked, body, answers, form)
+
+            return Draft([prompt], options, reply, form.keeps_markers)
+
+        with naming(_NAMES | _tool_names(body)):
+            begun = await answered(house, request, Wish(RESPONSES, body.model, sampling), prepare)
         if body.stream:
-            return EventStreamResponse(reply.events(), house.stream, writing.manifest(service))
-        return await unless_gone(request, reply.whole(writing.manifest(service)))
+            return EventStreamResponse(begun.reply.events(), house.stream, begun.headers)
+        return await unless_gone(request, begun.reply.whole(begun.headers))
 
     return router
 
@@ -279,6 +284,7 @@ class ResponseAnswer:
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": used,
+            **({} if completion is None else self._answers.more()),
         }
 
 

@@ -41,7 +41,8 @@ MAX_CHOICES_PER_BODY = 256  # prompts × n
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Whom a body asks, and what it says of the answer's form. `keeps_markers`: control tokens are
-    part of the text, for whoever reads it looks for one. `pooling`: a vector is wanted, no text."""
+    part of the text, for whoever reads it looks for one. `pooling`: a vector is wanted, no text.
+    `scored`: log-probabilities are wanted here, which the body may not have asked for."""
 
     endpoint: str
     model: str
@@ -49,6 +50,7 @@ class Asked:
     body: Sampling
     keeps_markers: bool = False
     pooling: str | None = None
+    scored: bool = False
 
 
 async def check_grammar(service: Service, options: Options) -> None:
@@ -83,6 +85,7 @@ def submit(
             n,
             bool(body.stream),
             asked.pooling,
+            scored=asked.scored,
             open_ended="max_tokens" not in options,
         )
         for prompt in prompts
@@ -112,7 +115,8 @@ def submit(
         except Exception:  # whoever counts is no reason for an answer to fail
             _LOG.exception("the end of an answer could not be counted")
 
-    answers = Answers(submitted, n, request_id_of(scope), finished)
+    hides = asked.scored and options.get("logprobs") is None
+    answers = Answers(submitted, n, request_id_of(scope), finished, hides_logprobs=hides)
     at_end(scope, answers.close)
     return answers
 
