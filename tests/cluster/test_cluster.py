@@ -24,6 +24,8 @@ import httpx
 import pytest
 
 from firsthand.cluster.closed import GCS_CALL, REPLICA_CALL, check_closed, refuses
+from firsthand.observe.catalogue import CATALOGUE
+from firsthand.observe.entry import When
 from tests.server.processes import PROGRAM, Server, launched, started
 
 pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow]
@@ -111,6 +113,21 @@ def test_g_38_a_replica_is_killed_in_mid_stream_and_nobody_can_tell(cluster: Ser
     while len(replica_pids()) < 2:
         assert time.monotonic() < until, "Ray Serve starts another one"
         time.sleep(0.2)
+
+
+def test_which_replica_answered_is_told_in_log_record_and_metrics(cluster: Server) -> None:
+    for _ in range(4):
+        answer = post(cluster, "/v1/completions", BODY)
+    request_id = answer.headers["x-request-id"]
+    record = httpx.get(f"{cluster.url}/firsthand/requests/{request_id}", timeout=10).json()
+    lines = [one for one in cluster.told("request") if one["request_id"] == request_id]
+    assert record["replicas"] == lines[0]["replicas"] != []
+    page = httpx.get(cluster.url + "/metrics", timeout=10).text
+    names = [entry.name for entry in CATALOGUE.values() if entry.when is When.CLUSTER]
+    assert names and all(f"\n{name}" in page for name in names)
+    assert 'firsthand_replica_in_rotation{model="micro",replica="0"} 1.0' in page
+    assert metric(cluster, "firsthand_replica_moves_total") >= 1.0, "of the test before"
+    assert metric(cluster, "firsthand_replica_cpu_seconds_total") > 0.0
 
 
 def test_s_81_nothing_of_ray_answers_without_a_token_and_what_it_can_listens_on_loopback(

@@ -30,6 +30,7 @@ from firsthand.cascade.decision import REASONS, Decision, Spent, Told
 from firsthand.engine.facts import BatchFacts, GuessFacts, StepFacts
 from firsthand.generation.member import Member
 from firsthand.generation.service import Load, ServiceState, Status
+from firsthand.generation.service_values import Replica, Replicas
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.entry import Entry
 from firsthand.observe.gpus import Gpus, find_gpus
@@ -72,7 +73,8 @@ class BusyService(FakeService):
 
     @property
     def state(self) -> ServiceState:
-        return ServiceState(Status.READY, "", 1.0, 0.1, 0.1, 2, os.getpid())
+        replicas = Replicas((Replica(0, "a", True, 2, 1, 1, 5, 1, 0.5),), num_moved=1, num_lost=1)
+        return ServiceState(Status.READY, "", 1.0, 0.1, 0.1, 2, os.getpid(), replicas=replicas)
 
     def clock(self) -> float:
         return next(self._times_s)

@@ -47,13 +47,14 @@ def whole_facts(facts: Sequence[EngineFacts]) -> EngineFacts | None:
 
 
 def whole_step(
-    facts: StepFacts, others: Sequence[StepFacts], name: Callable[[str], str]
+    facts: StepFacts, slot: int, others: Sequence[StepFacts], name: Callable[[str], str]
 ) -> StepFacts:
     """A step of one engine: what was done is its own, what waits, runs and is used is of all.
     `name` gives a request's id as its service knows it."""
     planned = facts.planned
     return replace(
         facts,
+        replica=slot,
         request_ids=tuple(map(name, facts.request_ids)),
         num_waiting=facts.num_waiting + sum(one.num_waiting for one in others),
         num_running=facts.num_running + sum(one.num_running for one in others),

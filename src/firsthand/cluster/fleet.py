@@ -20,16 +20,25 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any
 
 from firsthand.checks import shown
-from firsthand.cluster.calls import Calls, Deploys
-from firsthand.cluster.counting import whole_facts, whole_picture, whole_step
+from firsthand.cluster.calls import Calls, Deploys, look_at, who_runs
+from firsthand.cluster.counting import whole_step
 from firsthand.cluster.link import Link
 from firsthand.cluster.rotation import Rotation, Routing
 from firsthand.cluster.sending import Sending, only
 from firsthand.cluster.ticket import Ticket
-from firsthand.cluster.wire import DOOR_MARK, End, Open, ReplicaOptions, Tell, packed, unpacked
+from firsthand.cluster.told import Told, replica_of
+from firsthand.cluster.wire import (
+    DOOR_MARK,
+    End,
+    Open,
+    ReplicaOptions,
+    Tell,
+    name_of,
+    packed,
+    unpacked,
+)
 from firsthand.engine.facts import StepFacts
 from firsthand.errors import (
     CapacityExceeded,
@@ -51,7 +60,7 @@ from firsthand.generation.frames import (
     from_fault,
 )
 from firsthand.generation.remote_stream import RemoteStream
-from firsthand.generation.service_values import Status
+from firsthand.generation.service_values import Replicas, Status
 from firsthand.generation.watch import Watch
 from firsthand.processes import boot_id
 from firsthand.request import Request, TokenEvent
@@ -101,6 +110,7 @@ class Fleet:
         self._was_ready = False
         self.rotation = Rotation(routing, clock)
         self.links: dict[str, Link] = {}
+        self._told = Told(self.links)
         self.num_moved = 0  # requests that went on at another replica
         self.num_lost = 0  # links
         self.status = Status.ASLEEP
@@ -111,13 +121,19 @@ class Fleet:
 
     @property
     def facts(self) -> EngineFacts | None:
-        beats = [link.beat for link in self.links.values() if link.beat is not None]
-        return whole_facts([beat.facts for beat in beats if beat.facts is not None])
+        return self._told.facts
 
     @property
     def picture(self) -> Picture | None:
-        seen = [(link.picture, link.num_blocks) for link in self.links.values()]
-        return whole_picture([(one, num) for one, num in seen if one is not None], self._name)
+        return self._told.picture(name_of)
+
+    @property
+    def replicas(self) -> Replicas:
+        each = tuple(
+            replica_of(link, self.rotation.is_in(name), self._num_at(name))
+            for name, link in self.links.items()
+        )
+        return Replicas(each, self.num_moved, self.num_lost)
 
     @property
     def pid(self) -> int | None:
@@ -129,29 +145,23 @@ class Fleet:
 
     @property
     def silent_s(self) -> float | None:
-        """Of the one that was heard last."""
-        heard_s = [link.heard_s for link in self.links.values() if link.beat is not None]
-        return time.perf_counter() - max(heard_s) if heard_s else None
+        return self._told.silent_s
 
     @property
     def stalls_s(self) -> float:
-        return max((link.beat.stalled_s for link in self.links.values() if link.beat), default=0.0)
+        return self._told.stalls_s
 
     @property
     def num_restarts(self) -> int:
-        return self.num_lost + sum(
-            link.beat.num_restarts for link in self.links.values() if link.beat
-        )
+        return self.num_lost + self._told.num_restarts
 
     @property
     def memory_short(self) -> bool:
-        """Of all: while one has room, it is asked."""
-        beats = [link.beat for link in self.links.values() if link.beat]
-        return bool(beats) and all(beat.memory_short for beat in beats)
+        return self._told.memory_short
 
     @property
     def peak_rss_bytes(self) -> int:
-        return sum(link.beat.peak_rss_bytes for link in self.links.values() if link.beat)
+        return self._told.peak_rss_bytes
 
     def start(self) -> None:
         if self._keeper is None or self._keeper.done():
@@ -197,30 +207,11 @@ class Fleet:
             self._settled.set()
             return
         while True:
-            names = await self._scout(calls)
+            names = await who_runs(calls, SCOUT_S)
             if names is not None:
                 self._follow(calls, names)
             self._look()
             await asyncio.sleep(SCOUT_S)
-
-    async def _scout(self, calls: Calls) -> Sequence[str] | None:
-        """Who runs, as Ray Serve has told its router. None: it does not say, or nobody does."""
-        seen: asyncio.Future[Sequence[str]] = asyncio.get_running_loop().create_future()
-
-        def order(names: Sequence[str]) -> Sequence[str]:
-            if not seen.done():
-                seen.set_result(names)
-            return ()
-
-        call = asyncio.ensure_future(calls.tell(Ticket(b"", order)))
-        call.add_done_callback(_look_at)
-        try:
-            async with asyncio.timeout(SCOUT_S):
-                return await seen
-        except TimeoutError:
-            return None
-        finally:
-            call.cancel()
 
     def _follow(self, calls: Calls, names: Sequence[str]) -> None:
         for name in names:
@@ -230,10 +221,10 @@ class Fleet:
                 link = self.links[name] = Link(name, slot, self._here)
                 task = asyncio.ensure_future(self._follow_one(calls, link))
                 self._followers[name] = task
-                task.add_done_callback(_look_at)
+                task.add_done_callback(look_at)
         for name, link in list(self.links.items()):
             link.is_leaving = name not in names
-            if link.is_leaving and not any(one.is_at(name) for one in self._sendings.values()):
+            if link.is_leaving and not self._num_at(name):
                 self._followers[name].cancel()
 
     async def _follow_one(self, calls: Calls, link: Link) -> None:
@@ -352,15 +343,16 @@ class Fleet:
         link = self.links.get(name)
         return 0.0 if link is None else link.stepped_s
 
-    def _name(self, wire_id: str) -> str:
-        return wire_id.rpartition(DOOR_MARK)[2]
+    def _num_at(self, name: str) -> int:
+        """Open requests there."""
+        return sum(one.is_at(name) for one in self._sendings.values())
 
     def _take(self, link: Link, stepped: Stepped) -> None:
         if stepped.facts is not None:
             self.last_step_s = self._clock()
             link.facts, link.stepped_s = stepped.facts, self._clock()
             others = [one.facts for one in self.links.values() if one is not link and one.facts]
-            self._on_step(whole_step(stepped.facts, others, self._name))
+            self._on_step(whole_step(stepped.facts, link.slot, others, name_of))
         found = [(self._by_wire.get(event.request_id), event) for event in stepped.events]
         taken = [
             (sending, event._replace(request_id=sending.stream.request.request_id))
@@ -388,9 +380,3 @@ class Fleet:
 def fleet_of(deploy: Deploys, routing: Routing) -> Callable[..., Fleet]:
     """For `Service.start`."""
     return partial(Fleet, deploy, routing)
-
-
-def _look_at(task: asyncio.Future[Any]) -> None:
-    """What went wrong was told where it matters."""
-    if not task.cancelled():
-        task.exception()

@@ -28,7 +28,6 @@ from dataclasses import replace
 from firsthand.cluster.autoscaling.readings import figures
 from firsthand.cluster.node_model import bring
 from firsthand.cluster.wire import (
-    DOOR_MARK,
     Beat,
     Begin,
     End,
@@ -36,6 +35,7 @@ from firsthand.cluster.wire import (
     Open,
     ReplicaOptions,
     Tell,
+    door_of,
     joined,
     packed,
     unpacked,
@@ -254,10 +254,6 @@ class EngineReplica:
             cpu_s=sum(processor_s(pid) or 0.0 for pid in pids if pid is not None),
             facts=remote.facts,
         )
-
-
-def door_of(request_id: str) -> str:
-    return request_id.partition(DOOR_MARK)[0]
 
 
 def _timed(begin: Begin) -> Request:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from firsthand.checks import shown
-from firsthand.cluster.calls import Calls
+from firsthand.cluster.calls import Calls, look_at
 from firsthand.cluster.link import SILENT_S
 from firsthand.cluster.rotation import Rotation, asked_of
 from firsthand.cluster.ticket import Ticket
@@ -119,7 +119,7 @@ class Sending:
             return None
         self._sent_s = self._clock()
         call = asyncio.ensure_future(calls.run(Ticket(self._begin(), self._order, self._routed)))
-        call.add_done_callback(_look_at)
+        call.add_done_callback(look_at)
         fault: FirsthandError | None = EngineLost("it was given up")
         try:
             fault = await self._outcome(call)
@@ -229,9 +229,3 @@ def _fault_of(call: asyncio.Future[bytes]) -> tuple[FirsthandError | None, bool]
         return EngineLost(f"the call to its replica was cut: {type(error).__name__}"), True
     end = unpacked(call.result(), End)
     return (None if end.fault is None else from_fault(end.fault)), end.taken
-
-
-def _look_at(call: asyncio.Future[bytes]) -> None:
-    """What went wrong is told where it matters."""
-    if not call.cancelled():
-        call.exception()

@@ -94,6 +94,16 @@ _encoder = msgspec.msgpack.Encoder()
 _from_replica: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
 
 
+def door_of(wire_id: str) -> str:
+    """Of the id under which a door sends a request."""
+    return wire_id.partition(DOOR_MARK)[0]
+
+
+def name_of(wire_id: str) -> str:
+    """The request's id as its service knows it."""
+    return wire_id.rpartition(DOOR_MARK)[2]
+
+
 def packed(message: msgspec.Struct) -> bytes:
     return _encoder.encode(message)
 

@@ -46,7 +46,8 @@ class StepFacts:
     By class are: urgent, normal, background. Cached blocks are not used: nobody's, but findable.
     `num_evicted_blocks` of them were given out for something else, since the engine began.
     `batches` of requests that generate nothing began with the step. `guesses` of the sequences that
-    had any took `guess_ms`, a part of `run_ms`, to make.
+    had any took `guess_ms`, a part of `run_ms`, to make. `replica` is which of several engines made
+    the step, by a small number; the engine itself does not know.
     """
 
     started_s: float
@@ -74,6 +75,7 @@ class StepFacts:
     out_of_memory: bool = False
     guesses: tuple[GuessFacts, ...] = ()
     guess_ms: float = 0.0
+    replica: int | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 from firsthand.engine.facts import StepFacts
 from firsthand.generation.frames import Disturb, EngineFacts, LoadModel, Look, Pace
 from firsthand.generation.remote_stream import RemoteStream
-from firsthand.generation.service_values import Status
+from firsthand.generation.service_values import Replicas, Status
 from firsthand.generation.watch import Watch
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.picture import Picture
@@ -47,6 +47,8 @@ class Engines(Protocol):
     def memory_short(self) -> bool: ...
     @property
     def peak_rss_bytes(self) -> int: ...
+    @property
+    def replicas(self) -> Replicas | None: ...
     @property
     def picture(self) -> Picture | None: ...
     @property

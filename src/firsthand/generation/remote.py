@@ -56,7 +56,7 @@ from firsthand.generation.frames import (
 from firsthand.generation.process import EngineProcess
 from firsthand.generation.remote_faults import RemoteFaults
 from firsthand.generation.remote_stream import RemoteStream
-from firsthand.generation.service_values import Status
+from firsthand.generation.service_values import Replicas, Status
 from firsthand.generation.watch import Watch, is_hung
 from firsthand.request import Request, TokenEvent
 from firsthand.scheduling.limits import check_fits, check_request
@@ -110,6 +110,7 @@ class Remote:
         self.progress: float | None = None
         self.picture: Picture | None = None  # the last one that was asked for
         self.pace = Pace()
+        self.replicas: Replicas | None = None
 
     @property
     def pid(self) -> int | None:

@@ -51,6 +51,32 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """One of several engines that answer for a model. `slot` is a small number that it has for its
+    life, and another one after it; `cpu_s` the processor time of its processes."""
+
+    slot: int
+    name: str
+    in_rotation: bool
+    num_open: int
+    num_waiting: int
+    num_running: int
+    num_used_blocks: int
+    num_restarts: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """`num_moved` requests went on at another one, `num_lost` times one could not be reached any
+    more."""
+
+    each: tuple[Replica, ...]
+    num_moved: int
+    num_lost: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceState:
     """What is known of the engine now. Ages are seconds; None: there was none yet."""
 
@@ -64,6 +90,7 @@ class ServiceState:
     progress: float | None = None  # of a load, 0.0 … 1.0
     memory_short: bool = False  # the engine has given up its reserve
     stalled_s: float = 0.0  # with requests and without a step, though the loop answers
+    replicas: Replicas | None = None  # None: one engine, in a process beside
 
 
 @dataclass(frozen=True, slots=True)

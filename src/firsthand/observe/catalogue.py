@@ -11,8 +11,8 @@ whichever of its names a caller used.
 
 from __future__ import annotations
 
-from firsthand.observe.catalogue_state import DEVICE, DOOR, PROCESS, STATE
+from firsthand.observe.catalogue_state import DEVICE, DOOR, PROCESS, REPLICAS, STATE
 from firsthand.observe.catalogue_work import CACHE, ENGINE, LATENCY, REQUESTS
 
-SECTIONS = (REQUESTS, LATENCY, ENGINE, CACHE, DOOR, STATE, PROCESS, DEVICE)
+SECTIONS = (REQUESTS, LATENCY, ENGINE, CACHE, DOOR, STATE, REPLICAS, PROCESS, DEVICE)
 CATALOGUE = {entry.name: entry for section in SECTIONS for entry in section.entries}

@@ -7,7 +7,7 @@ Read next: `catalogue.py`, which joins the halves; `catalogue_work.py`.
 from __future__ import annotations
 
 from firsthand.observe.entry import Entry, Kind, Label, Section, When, counted, gauged
-from firsthand.observe.labels import CANARY_REASON, GPU, LOG_EVENTS, LOG_LEVELS, MODEL
+from firsthand.observe.labels import CANARY_REASON, GPU, LOG_EVENTS, LOG_LEVELS, MODEL, REPLICA
 
 DOOR = Section(
     "Door",
@@ -98,6 +98,62 @@ STATE = Section(
 def _process(name: str, kind: Kind, unit: str, meaning: str) -> Entry:
     return Entry(name, kind, unit, meaning, from_library=True)
 
+
+_OF_REPLICA = (MODEL, REPLICA)
+REPLICAS = Section(
+    "Replicas",
+    (
+        gauged(
+            "firsthand_replica_in_rotation",
+            "",
+            "1: it gets requests; 0: it is sick, or comes back",
+            *_OF_REPLICA,
+            when=When.CLUSTER,
+        ),
+        gauged("firsthand_replica_open", "requests", "Open there", *_OF_REPLICA, when=When.CLUSTER),
+        gauged(
+            "firsthand_replica_running", "sequences", "Run there", *_OF_REPLICA, when=When.CLUSTER
+        ),
+        gauged(
+            "firsthand_replica_waiting", "sequences", "Wait there", *_OF_REPLICA, when=When.CLUSTER
+        ),
+        gauged(
+            "firsthand_replica_used_blocks",
+            "blocks",
+            "Cache blocks in use there",
+            *_OF_REPLICA,
+            when=When.CLUSTER,
+        ),
+        counted(
+            "firsthand_replica_cpu_seconds",
+            "seconds",
+            "Processor time of its processes",
+            *_OF_REPLICA,
+            when=When.CLUSTER,
+        ),
+        counted(
+            "firsthand_replica_engine_restarts",
+            "restarts",
+            "Engines that were replaced there",
+            *_OF_REPLICA,
+            when=When.CLUSTER,
+        ),
+        counted(
+            "firsthand_replica_losses",
+            "losses",
+            "Replicas that could not be reached any more",
+            MODEL,
+            when=When.CLUSTER,
+        ),
+        counted(
+            "firsthand_replica_moves",
+            "requests",
+            "Requests that went on at another replica",
+            MODEL,
+            when=When.CLUSTER,
+        ),
+    ),
+)
 
 PROCESS = Section(
     "Process of the server",

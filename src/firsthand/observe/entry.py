@@ -37,6 +37,7 @@ class When(StrEnum):
     RELEASE = "while a release of a store is served that could be rolled back, or was drilled"
     CANARY = "while a canary has a share"
     CASCADE = "where a cascade is served"
+    CLUSTER = "where replicas answer"
     SCORING = "once a text was embedded or scored"
 
 

@@ -42,6 +42,7 @@ REASONS = tuple(reason.value for reason in FinishReason)
 
 MODEL = Label("model", "the service's own name of a model that is served")
 CLASS = Label("class", "of priority", CLASSES)
+REPLICA = Label("replica", "a small number; of one that has gone, the next one's")
 GPU = Label("gpu", "its number, as the driver counts")
 CASCADE = Label("cascade", "the name of a virtual model")
 SIZE = Label("size", "of the two models", ("small", "large"))

@@ -51,6 +51,7 @@ def summary(record: Record, recorder: Recorder, *, with_cause: bool = False) -> 
         "accepted_tokens": sum(one.num_accepted for one in parts),
         "preemptions": record.num_preemptions,
         "cascade": None if cascade is None else cascade.to_dict(),
+        "replicas": record.replicas or None,
         "sent_bytes": None if ending is None else ending.num_sent_bytes,
         "total_ms": _ms(stages[-1].end_s - arrival.arrived_s),
         "stages": [

@@ -222,6 +222,8 @@ class _Track:
                 part.tokens.append(taken)
                 part.last_s = end_s
                 num_entries += 1
+                if facts.replica is not None and facts.replica not in part.replicas[-1:]:
+                    part.replicas.append(facts.replica)
         for one in facts.guesses:
             part = parts.get(one.request_id)
             if part is not None:

@@ -107,6 +107,7 @@ class Part:
     num_cached_tokens: int = 0
     num_guesses: int = 0
     num_accepted: int = 0
+    replicas: list[int] = field(default_factory=list)  # one after another, where there are several
     admissions: list[tuple[float, Admitted]] = field(default_factory=list)
     preemptions: list[tuple[float, Preempted]] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
@@ -175,6 +176,11 @@ class Record:
     @property
     def num_preemptions(self) -> int:
         return sum(len(one.preemptions) for one in self.parts)
+
+    @property
+    def replicas(self) -> list[int]:
+        """Those that computed it, one after another."""
+        return [replica for one in self.parts for replica in one.replicas]
 
     @property
     def state(self) -> str:

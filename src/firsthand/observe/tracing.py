@@ -150,6 +150,8 @@ def _attributes(record: Record, operation: str) -> Iterator[tuple[str, Any]]:
         yield "gen_ai.usage.output_tokens", sum(one.num_tokens for one in choices)
         yield "gen_ai.response.finish_reasons", [one.reason for one in choices]
         yield "firsthand.priority", first.priority
+        if record.replicas:
+            yield "firsthand.replicas", record.replicas
         yield "firsthand.queue.ahead", first.num_ahead
         yield "firsthand.preemptions", record.num_preemptions
         if any(one.num_guesses for one in parts):

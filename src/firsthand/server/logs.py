@@ -142,6 +142,7 @@ def tell_request(
         "itl_ms_p50": _ms(call.itl_ms_p50),
         "batch_max": call.batch_max,
         "preemptions": call.preemptions,
+        "replicas": None if record is None else record.replicas or None,
         "priority": call.priority,
         "cascade": None if call.cascade is None else call.cascade.to_dict(),
         "key_id": call.caller.key_id or None,

@@ -36,6 +36,7 @@ from firsthand.observe.gpus import find_gpus
 from firsthand.observe.loaded_models import LoadedModels
 from firsthand.observe.metrics import Metrics
 from firsthand.observe.queue_ages import QueueAges
+from firsthand.observe.replicas import ReplicaGauges
 from firsthand.observe.trace_context import given_trace
 from firsthand.release.record import release_folder
 from firsthand.server.app import build_app
@@ -216,6 +217,7 @@ class Serving:
 
     async def watch(self) -> None:
         """What is looked at once a second."""
+        known: list[int] = []
         while True:
             self.gate.memory_used = used_share() or 0.0
             self.gate.memory_short = any(
@@ -230,6 +232,10 @@ class Serving:
             self.canaries.tick()
             for member in self.registry.members:
                 member.service.tick()
+            sizes = [one.service.model.max_sequences for one in self.registry.members]
+            if sizes != known:  # replicas have come or gone
+                known = sizes
+                self.set_bounds()
             await asyncio.sleep(TICK_S)
 
     async def become_ready(self) -> None:
@@ -287,7 +293,8 @@ def assemble(
     )
     peers = Peers(rules.limits, settings.max_connections, settings.stall_timeout)
     own = GuardCollector(gate, peers, guard.replies, selfchecks.by_name, house.checks)
-    collectors = (own, house.canaries, release_gauges, LoadedModels(registry))
+    of_models = LoadedModels(registry), ReplicaGauges(registry)
+    collectors = (own, house.canaries, release_gauges, *of_models)
     _register(metrics, settings, *collectors, QueueAges(ends.recorder))
     succession = succession_of(registry, house, selfchecks, lambda: running[0].settings)
     parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends, selfchecks)
