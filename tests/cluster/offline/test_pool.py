@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,17 +146,22 @@ def prepared(folder: Path, num: int, *more: dict[str, Any]) -> tuple[Job, Job]:
     return alone(folder, SLOW), job_of(folder, "parts", SLOW)
 
 
-def started(folder: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     (folder / "pids").unlink(missing_ok=True)
     command = [sys.executable, "-m", "firsthand.cli.entry", "data", "run", "parts.toml"]
     options = ["--ray", "--cpus", "1", "--parts", "6", "--resume"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.Popen(command + options, cwd=folder, env=environment)
+    with subprocess.Popen(command + options, cwd=folder, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def worker_of(folder: Path) -> int:
     """One that works now."""
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + 300
     while time.monotonic() < until_s:
         with_pids = folder / "pids"
         if with_pids.exists() and len(found := with_pids.read_text().split()) > 50:
@@ -168,11 +174,11 @@ def worker_of(folder: Path) -> int:
 def test_a_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one, other = prepared(tmp_path, 1500)
-    process = started(tmp_path)
-    for _ in range(2):
-        os.kill(worker_of(tmp_path), signal.SIGKILL)
-        (tmp_path / "pids").unlink()
-    assert process.wait(120) == 0
+    with started(tmp_path) as process:
+        for _ in range(2):
+            os.kill(worker_of(tmp_path), signal.SIGKILL)
+            (tmp_path / "pids").unlink()
+        assert process.wait(300) == 0
     assert differs(one, other) == ""
 
 
@@ -181,11 +187,10 @@ def test_the_driver_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     one, other = prepared(tmp_path, 1500)
     for _ in range(2):
-        process = started(tmp_path)
-        worker_of(tmp_path)
-        process.kill()
-        process.wait()
-    assert started(tmp_path).wait(120) == 0
+        with started(tmp_path):
+            worker_of(tmp_path)
+    with started(tmp_path) as process:
+        assert process.wait(300) == 0
     assert differs(one, other) == ""
 
 
@@ -199,7 +204,8 @@ def test_d_5_a_record_that_kills_its_worker_leaves(
     kills = ask(1000, "kills")
     (tmp_path / "in.jsonl").write_bytes(lines(*map(ask, range(300)), kills, *map(ask, range(400))))
     other = job_of(tmp_path, "parts", SLOW)
-    assert started(tmp_path).wait(240) == 0
+    with started(tmp_path) as process:
+        assert process.wait(300) == 0
     found = told(other)
     assert len(found["outputs"]) == 400
     (held,) = found["quarantine"]

@@ -45,7 +45,7 @@ from firsthand.errors import (
 from firsthand.server.job_engine import engine_of
 from firsthand.values import dataclass
 
-MAX_DEATHS = 60  # of one worker: a record that kills costs six, and then leaves
+MAX_STARTS = 60  # of one part: a record that kills costs six, and then leaves
 OBJECTS_BYTES = 80 << 20  # numbers and books are small
 _OF_A_TEXT = (EngineUnavailable, CapacityExceeded, BooksUnbalanced, ModelNotFound)
 
@@ -97,11 +97,12 @@ def ray_pool(workers: Workers) -> Pool:
 
 
 def _run_all(workers: Workers, setting: Setting, tasks: Sequence[Task]) -> Iterator[Done]:
-    """In the order in which they end. Raises EngineUnavailable: the workers die, whatever part
-    they have."""
+    """In the order in which they end. Raises EngineUnavailable: there are no workers."""
     if not tasks:
         return
     _quiet()
+    for task in tasks:
+        _starts(setting, task).unlink(missing_ok=True)
     given = _Given(
         setting.job.file.model_dump(exclude_unset=True),
         str(setting.job.folder),
@@ -122,7 +123,6 @@ def _run_all(workers: Workers, setting: Setting, tasks: Sequence[Task]) -> Itera
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
         num_cpus=workers.num_cpus,
-        max_restarts=MAX_DEATHS,
     )
     try:
         for row in done.iter_rows():
@@ -130,6 +130,12 @@ def _run_all(workers: Workers, setting: Setting, tasks: Sequence[Task]) -> Itera
             yield by_name[name], _heard(told)
     except ray.exceptions.RayError as error:
         raise EngineUnavailable(f"the workers of Ray ended: {str(error)[:300]}") from error
+
+
+def _starts(setting: Setting, task: Task) -> Path:
+    """A file with a byte for each time that a worker began with a part. Ray starts a dead one again
+    without end, which is right for a node that went, but not for a model that no node can load."""
+    return setting.folder / f"{task.name}.starts"
 
 
 def _quiet() -> None:
@@ -167,7 +173,11 @@ class _Worker:
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         number, *names = json.loads(batch["task"][0])
         task = Task(self._setting.plan.parts[number], *names)
-        done = tried(self._setting, task, self._kept)
+        with _starts(self._setting, task).open("ab") as starts:
+            num = starts.write(b".") and starts.tell()
+        done: Books | Exception = EngineUnavailable(f"{MAX_STARTS} workers died of {task.name}")
+        if num <= MAX_STARTS:
+            done = tried(self._setting, task, self._kept)
         if isinstance(done, EngineUnavailable) and self._kept is not None:
             self._kept.end()
         return {"done": [json.dumps([task.name, _told(done)])]}
