@@ -1,0 +1,50 @@
+"""The kernels of the card, each compared with its formula: by Triton's interpreter, and on a card.
+
+Owns: the processes in which that is done: whether kernels are interpreted is settled when triton is
+imported, and nothing of it may reach the other tests.
+May not know: any kernel.
+Read next: `interpreted_rows.py` and its neighbours, which are what runs here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+FILES = sorted(path.name for path in HERE.glob("interpreted_*.py"))
+
+
+def run(file: str, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{HERE / file}"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_by_the_interpreter(file: str) -> None:
+    """S28, S61, S62, S87, S88: see the file."""
+    run(file, TRITON_INTERPRET="1")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("file", FILES)
+def test_on_a_card(file: str) -> None:
+    run(file, TRITON_INTERPRET="0")
