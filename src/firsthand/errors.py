@@ -18,6 +18,7 @@ Read next: `request.py`.
     ├── ReleaseRefused          a release that may not be put in place as things are
     ├── UnsupportedModel        well-formed, but an architecture, option or format we do not compute
     └── EngineError             our own fault; the request it names has ended
+        ├── DeviceLost          the card failed, and this process cannot use it any more
         └── EngineUnavailable   no engine runs now, or it was lost; a later try may find one
             ├── EngineLost      it ended by itself
             ├── EngineSlept     it was ended so that its memory is free
@@ -105,6 +106,10 @@ class AnswerCancelled(FirsthandError):
 
 class EngineError(FirsthandError):
     """A fault of our own. The request has ended; others go on, unless the engine was lost."""
+
+
+class DeviceLost(EngineError):
+    """The device failed for good, as far as this process goes; another process may use it."""
 
 
 class EngineUnavailable(EngineError):

@@ -55,8 +55,8 @@ DisableRule = Annotated[
 class Loading:
     """How to hold the model and what to run it with."""
 
-    executor: Annotated[str, typer.Option(help="native, or torch (the extra).")] = "native"
-    device: Annotated[str, typer.Option(help="cpu; cuda with the torch executor.")] = "cpu"
+    executor: Annotated[str, typer.Option(help="native, torch or triton (extras).")] = "native"
+    device: Annotated[str, typer.Option(help="cpu; cuda with torch or triton.")] = "cpu"
     quantization: Annotated[
         str, typer.Option(help="auto (the file's own blocks, else int8), none, int8 or int4.")
     ] = "auto"
@@ -117,19 +117,20 @@ class Loading:
         typer.Option(help="Of the torch executor: formula, tiled or fast; default: fast."),
     ] = None
     compile: Annotated[
-        bool, typer.Option("--compile", help="Of the torch executor: compile the steps.")
+        bool,
+        typer.Option("--compile", help="Of torch: compile the steps; of triton: capture them."),
     ] = False
     compile_buckets: Annotated[
         list[int] | None,
         typer.Option(
             "--compile-bucket",
             metavar="ROWS",
-            help="Pad steps to this many rows; repeatable; default: 128, 256, 512, 1024.",
+            help="Pad steps to so many rows; repeatable; default: 128 … 1024, triton 1 … 64.",
         ),
     ] = None
     deterministic: Annotated[
         bool,
-        typer.Option("--deterministic", help="Of the torch executor: equal bits in every run."),
+        typer.Option("--deterministic", help="Of torch and triton: equal bits in every run."),
     ] = False
     lora: Annotated[
         list[str] | None,

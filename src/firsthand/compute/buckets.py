@@ -89,11 +89,15 @@ class Buckets:
         """A step of this size runs now: a hit of its bucket, or a miss."""
         bucket = self.choose(num_rows)
         if bucket is None:
-            self._num_misses += 1
+            self.count_miss()
             return
         self._num_hits[bucket] = self._num_hits.get(bucket, 0) + 1
         padded = self._num_padded_rows.get(bucket, 0)
         self._num_padded_rows[bucket] = padded + bucket - num_rows
+
+    def count_miss(self) -> None:
+        """A step that no bucket takes, whatever its size."""
+        self._num_misses += 1
 
     def add_compile_ms(self, bucket: int, ms: float) -> None:
         self._compile_ms[bucket] = self._compile_ms.get(bucket, 0.0) + ms

@@ -7,7 +7,7 @@ Read next: `torch/executor.py` (the reference) and `native/executor.py` (the def
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.ops import Ops
+from firsthand.errors import EngineError
+from firsthand.kvcache.arrays import KVType
 from firsthand.kvcache.store import KVStore
 from firsthand.models.rope import RopeSpec
 from firsthand.quant.formats import WeightSource
@@ -151,6 +153,14 @@ class Swaps(Protocol):
         """None before `swap`."""
 
 
+@runtime_checkable
+class OwnsStores(Protocol):
+    """An executor whose keys and values lie where only it can reach them: on a card."""
+
+    def new_store(self, num_blocks: int, block_size: int, kv_dtype: KVType) -> KVStore:
+        """After `prepare`: a paged store for its model. Raises CapacityExceeded."""
+
+
 class Executor(Protocol):
     """Weights first (`load_weight`, `load_vector`, `alias`), then `prepare`, then `run`."""
 
@@ -188,3 +198,25 @@ class Executor(Protocol):
         """As `run`, with one entry per operator in order of execution. Same bits, slower."""
 
     def memory(self) -> Held: ...
+
+
+def check_batch(
+    batch: FlatBatch, program: ModelProgram, limits: tuple[int, int], adapters: Container[str]
+) -> None:
+    """Raises EngineError for a step that is larger than `limits` (tokens, logit rows), or names
+    what is not there: an index that is wrong would read another sequence's memory."""
+    max_tokens, max_logit_rows = limits
+    if batch.num_tokens > max_tokens:
+        raise EngineError(f"{batch.num_tokens} tokens in a step; at most {max_tokens}")
+    if len(batch.logit_rows) > max_logit_rows:
+        raise EngineError(f"{len(batch.logit_rows)} rows; at most {max_logit_rows}")
+    _check_range("token id", batch.token_ids, program.vocab_size)
+    _check_range("position", batch.positions, program.context_length)
+    unknown = {name for name in batch.adapters if name and name not in adapters}
+    if unknown:
+        raise EngineError(f"no adapter {min(unknown)!r} in a step")
+
+
+def _check_range(what: str, values: NDArray[np.int32], limit: int) -> None:
+    if values.size and not (values.min() >= 0 and values.max() < limit):
+        raise EngineError(f"{what} outside 0 … {limit - 1} in a step")

@@ -28,19 +28,22 @@ class Rule:
     apply: Callable[[list[Op]], list[Op]]
 
 
-def fuse(ops: Sequence[Op], disabled: Collection[str] = ()) -> list[Op]:
-    """All rules in order, but for those named in `disabled`."""
-    check_rules(disabled)
+def fuse(
+    ops: Sequence[Op], disabled: Collection[str] = (), rules: Sequence[Rule] | None = None
+) -> list[Op]:
+    """All rules in order, those of the CPU if no others are given, but for those in `disabled`."""
+    rules = RULES if rules is None else rules
+    check_rules(disabled, rules)
     fused = list(ops)
-    for rule in RULES:
+    for rule in rules:
         if rule.name not in disabled:
             fused = rule.apply(fused)
     return fused
 
 
-def check_rules(names: Collection[str]) -> None:
+def check_rules(names: Collection[str], rules: Sequence[Rule] | None = None) -> None:
     """Raises InvalidRequest naming a rule that does not exist."""
-    known = [rule.name for rule in RULES]
+    known = [rule.name for rule in (RULES if rules is None else rules)]
     for name in names:
         if name not in known:
             raise InvalidRequest(
@@ -77,7 +80,7 @@ def share_input(ops: list[Op]) -> list[Op]:
 def norm_into_linear(ops: list[Op]) -> list[Op]:
     """A norm whose only reader is one linear or head operator is done while the rows of that
     operator are prepared."""
-    readers = _readers(ops)
+    readers = readers_of(ops)
     gone: dict[Value, Op] = {}
     for op in ops:
         if op.name == "norm":
@@ -97,8 +100,8 @@ def norm_into_linear(ops: list[Op]) -> list[Op]:
 
 def gate_up_activation(ops: list[Op]) -> list[Op]:
     """act(x · gateᵀ) · (x · upᵀ) tile by tile: gate and up are never written."""
-    readers = _readers(ops)
-    writer = _writers(ops)
+    readers = readers_of(ops)
+    writer = writers_of(ops)
     merged: dict[Op, Op] = {}
     gone = set()
     for op in ops:
@@ -114,8 +117,8 @@ def gate_up_activation(ops: list[Op]) -> list[Op]:
 
 def residual_into_linear(ops: list[Op]) -> list[Op]:
     """x + linear(y) is added while the linear operator's tile is still in registers."""
-    readers = _readers(ops)
-    writer = _writers(ops)
+    readers = readers_of(ops)
+    writer = writers_of(ops)
     place = {op: index for index, op in enumerate(ops)}
     merged: dict[Op, Op] = {}
     gone = set()
@@ -134,7 +137,7 @@ def residual_into_linear(ops: list[Op]) -> list[Op]:
 def rope_into_reader(ops: list[Op]) -> list[Op]:
     """A rope whose only reader is a store (keys) or an attention (queries) is done as that
     operator reads its rows."""
-    readers = _readers(ops)
+    readers = readers_of(ops)
     gone: dict[Value, Op] = {}
     for op in ops:
         by = readers.get(op.outputs[0], []) if op.name == "rope" else []
@@ -161,7 +164,7 @@ RULES = (
 )
 
 
-def _readers(ops: Sequence[Op]) -> dict[Value, list[Op]]:
+def readers_of(ops: Sequence[Op]) -> dict[Value, list[Op]]:
     readers: dict[Value, list[Op]] = {}
     for op in ops:
         for value in op.reads:
@@ -169,5 +172,5 @@ def _readers(ops: Sequence[Op]) -> dict[Value, list[Op]]:
     return readers
 
 
-def _writers(ops: Sequence[Op]) -> dict[Value, Op]:
+def writers_of(ops: Sequence[Op]) -> dict[Value, Op]:
     return {value: op for op in ops for value in op.outputs}

@@ -31,6 +31,19 @@ def new_executor(options: LoadOptions, environment: Environment) -> Executor:
             disabled_rules=options.disabled_rules,
             isa=environment.isa or "",
         )
+    if options.executor == "triton":
+        from firsthand.compute.triton.executor import TritonExecutor
+        from firsthand.compute.triton.graphs import DEFAULT_GRAPHS
+
+        sizes = options.compile_buckets
+        return TritonExecutor(
+            device=options.device,
+            buckets=check_buckets(DEFAULT_GRAPHS if sizes is None else sizes)
+            if options.compile
+            else (),
+            disabled_rules=options.disabled_rules,
+            deterministic=options.deterministic,
+        )
     try:
         from firsthand.compute.torch.executor import TorchExecutor
     except ModuleNotFoundError as missing:
@@ -44,6 +57,16 @@ def new_executor(options: LoadOptions, environment: Environment) -> Executor:
         buckets=check_buckets(options.compile_buckets) if options.compile else (),
         deterministic=options.deterministic,
     )
+
+
+def device_free_bytes(executor: str, device: str) -> int | None:
+    """What a card would still give, whose memory holds all that the executor has; None: the memory
+    is the machine's, or nobody can say."""
+    if executor != "triton" or device == "cpu":
+        return None
+    from firsthand.compute.triton.memory import free_bytes
+
+    return free_bytes(device)
 
 
 def add_adapters(

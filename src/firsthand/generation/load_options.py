@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal, TypedDict, get_args
 
 from firsthand.checks import check_choice, check_integer, shown
@@ -24,7 +25,7 @@ from firsthand.scheduling.limits import Limits
 from firsthand.values import dataclass
 from firsthand.weights.sources import Quantization
 
-ExecutorName = Literal["native", "torch"]
+ExecutorName = Literal["native", "torch", "triton"]
 KVStoreName = Literal["paged", "contiguous"]
 SchedulerName = Literal["fair", "static"]
 MAX_BLOCK_SIZE = 1024
@@ -32,6 +33,24 @@ MAX_ADAPTERS = 64
 MAX_ADAPTER_NAME = 256
 Attention = Literal["formula", "tiled", "fast"]
 Load = Literal["whole", "shards"]
+
+
+# What counts as not given, and which executors take it.
+_TAKEN_BY: MappingProxyType[str, tuple[tuple[object, ...], tuple[ExecutorName, ...]]] = (
+    MappingProxyType(
+        {
+            "attention": ((None,), ("torch",)),
+            "compile": ((False,), ("torch", "triton")),
+            "compile_buckets": ((None,), ("torch", "triton")),
+            "deterministic": ((False,), ("torch", "triton")),
+            "threads": ((None,), ("native",)),
+            "disabled_rules": (((), []), ("native", "triton")),
+            "pack_cache": ((True,), ("native",)),
+            "load": (("whole",), ("native",)),
+            "kv_store": (("paged",), ("native", "torch")),
+        }
+    )
+)
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -71,12 +90,14 @@ class LoadKeywords(TypedDict, total=False):
 class LoadOptions:
     """How a model is to be held and run. An option that the executor has no use for is refused.
 
-    `executor`: native, or torch (the extra). `device`: cpu; torch also has cuda. `quantization`:
-    auto, none, int8 or int4. `family`: one of your own, `file.py:NAME`, for a folder whose
-    architecture has no row. `max_context`: None is the model's own. `threads` (native): None is
-    one per core. `kv_dtype`: int16, float16, float32 or int8. `kv_layout`: tiles or rows, how keys
-    lie in memory. `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per
-    sequence. `prefix_cache`: keep blocks of ended sequences for prompts that begin alike (paged).
+    `executor`: native, or torch (the extra), or triton (torch and gpu). `device`: cpu; torch also
+    has cuda, and triton nothing else. `quantization`: auto, none, int8 or int4. `family`: one of
+    your own, `file.py:NAME`, for a folder whose architecture has no row. `max_context`: None is the
+    model's own. `threads` (native): None is one per core. `kv_dtype`: int16, float16,
+    float32 or int8. `kv_layout`: tiles or rows, how keys lie in memory (on a card in rows).
+    `kv_store`: paged, in blocks of `block_size` tokens, or contiguous, one run per sequence (not
+    with triton). `prefix_cache`: keep blocks of ended sequences for prompts that begin alike
+    (paged).
     `scheduler`: fair, or static, a batch that nobody joins before it has ended.
     `max_step_tokens`: what one step computes at most; longer prompts take several steps.
     `max_sequences`: how many run at once; None is as many as memory allows, up to 16.
@@ -84,13 +105,14 @@ class LoadOptions:
     that an engine asks for. Requests that generate nothing start when `max_batch_size` of them
     wait, or the oldest has for `max_batch_wait_s`, or `min_batch_size` wait and none runs.
     `memory_limit`: what weights, scratch, KV cache and process may take, in bytes or as "2GiB", or
-    as a share of what is free, "80%". `disabled_rules` (native): fusion rules to leave out.
+    as a share of what is free, "80%". `disabled_rules` (native, triton): fusion rules to leave out.
     `attention` (torch): which of its rungs. `pack_cache` (native): use the packed form of the model
     on disk; write it if it is not there. `load` (native): whole, or shards: what does not fit the
     limit is read from the packed form while a step computes. `compile` (torch): steps that fit one
-    of the `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run compiled.
-    `deterministic` (torch): only algorithms that give the same bits in every run; one that has none
-    ends the request. `lora`: adapters to load with the model, names and their folders; a request
+    of the `compile_buckets`, a number of rows each (None: 128, 256, 512, 1024), run compiled; with
+    triton as a captured graph (None: 1, 2, 4 … 64). `deterministic` (torch): only algorithms that
+    give the same bits in every run; one that has none ends the request; with triton no product of a
+    library's. `lora`: adapters to load with the model, names and their folders; a request
     names the one that it wants. `speculative_config`: guess tokens by prompt lookup or a smaller
     model, and keep those that are right; its entries are those of `GuessConfig`.
     """
@@ -149,19 +171,7 @@ class LoadOptions:
         rules = self.disabled_rules
         if not isinstance(rules, list | tuple) or not all(isinstance(r, str) for r in rules):
             raise InvalidRequest("disabled_rules", f"must be a list of names, not {shown(rules)}")
-        if self.executor == "native":
-            if self.device != "cpu":
-                raise InvalidRequest("device", f"{shown(self.device)} needs executor torch")
-            _refuse("attention", self.attention is not None, "torch")
-            _refuse("compile", self.compile, "torch")
-            _refuse("compile_buckets", self.compile_buckets is not None, "torch")
-            _refuse("deterministic", self.deterministic, "torch")
-        else:
-            _refuse("threads", self.threads is not None, "native")
-            _refuse("disabled_rules", bool(self.disabled_rules), "native")
-            _refuse("pack_cache", not self.pack_cache, "native")
-            _refuse("load", self.load != "whole", "native")
-            check_buckets(self.compile_buckets)
+        _check_executor(self)
         _check_family(self.family)
         _check_adapters(self.lora)
         guess_config(self.speculative_config)
@@ -197,6 +207,16 @@ def _check_family(family: object) -> None:
         raise InvalidRequest("family", f"must be a name, not {shown(family)}")
 
 
+def _check_executor(options: LoadOptions) -> None:
+    if options.executor == "native" and options.device != "cpu":
+        raise InvalidRequest("device", f"{shown(options.device)} needs executor torch")
+    for field, (left_out, executors) in _TAKEN_BY.items():
+        if getattr(options, field) not in left_out and options.executor not in executors:
+            message = f"is an option of the {' and '.join(executors)} executor only"
+            raise InvalidRequest(field, message)
+    check_buckets(options.compile_buckets)
+
+
 def _check_adapters(lora: object) -> None:
     if lora is None:
         return
@@ -209,8 +229,3 @@ def _check_adapters(lora: object) -> None:
             )
         if not isinstance(folder, str):
             raise InvalidRequest("lora", f"the folder of {name!r} is a path, not {shown(folder)}")
-
-
-def _refuse(field: str, given: bool, executor: str) -> None:
-    if given:
-        raise InvalidRequest(field, f"is an option of the {executor} executor only")

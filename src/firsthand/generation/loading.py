@@ -24,16 +24,16 @@ from firsthand.compute.buckets import CompileFacts, Compiles
 from firsthand.compute.executor import Executor, SwapFacts, Swaps
 from firsthand.config import Environment, read_environment
 from firsthand.engine.guessing.config import FIELD, MAX_STEP_GUESSES, guess_config
-from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest
+from firsthand.errors import EngineError, InvalidRequest
 from firsthand.generation import planning
 from firsthand.generation.executors import add_adapters, new_executor
 from firsthand.generation.load_options import LoadOptions, draft_options
 from firsthand.generation.packing import KeepsPacked, Packing
 from firsthand.generation.reading import read_spec, read_tokenizer
 from firsthand.generation.report import AdapterFacts, LoadTimes
+from firsthand.generation.stores import new_store
 from firsthand.generation.swapping import reader, swap_weights
 from firsthand.kvcache.contiguous import SPARE, ContiguousStore
-from firsthand.kvcache.paged import PagedStore
 from firsthand.kvcache.store import KVStore
 from firsthand.memory.budget import Budget
 from firsthand.models import families
@@ -217,7 +217,7 @@ def _load(
         max_guesses=0 if guesses is None else guesses.num_speculative_tokens,
         max_step_guesses=max(0, max_logit_rows - budget.max_sequences),
     )
-    store = _store(spec, limits, budget, options)
+    store = new_store(executor, spec, limits, budget, options)
     ready_s = clock()
     writer = None if packing is None else packing.write_later(weights)
     return LoadedModel(
@@ -344,29 +344,3 @@ def _packing(
     if not wanted or not isinstance(executor, KeepsPacked):
         return None
     return Packing(environment.home, checkpoint, options.quantization, executor)
-
-
-def _store(spec: ModelSpec, limits: Limits, budget: Budget, options: LoadOptions) -> KVStore:
-    """What the budget gives, and blocks for one sequence more, which only a trace ever fills."""
-    sizes = (spec.num_layers, spec.num_kv_heads, spec.head_size)
-    try:
-        if options.kv_store == "contiguous":
-            return ContiguousStore(
-                *sizes,
-                num_slots=budget.num_blocks * budget.block_size,
-                max_tokens=limits.context_length,
-                kv_dtype=options.kv_dtype,
-                layout=options.kv_layout,
-            )
-        return PagedStore(
-            *sizes,
-            num_blocks=budget.num_blocks + -(-limits.context_length // budget.block_size),
-            block_size=budget.block_size,
-            kv_dtype=options.kv_dtype,
-            layout=options.kv_layout,
-        )
-    except MemoryError:
-        raise CapacityExceeded(
-            f"no room for the keys and values of {budget.max_sequences} sequences of "
-            f"{budget.context_length} tokens; lower max_context or max_sequences"
-        ) from None

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from firsthand.compute.executor import Held
 from firsthand.engine.guessing.config import MAX_STEP_GUESSES
+from firsthand.generation.executors import device_free_bytes
 from firsthand.kvcache.regions import HEADROOM
 from firsthand.memory.budget import (
     Budget,
@@ -43,7 +44,7 @@ MOST_SEQUENCES = 16  # when nobody says how many
 
 # Resident beside weights, scratch and cache with a vocabulary of 49,152 tokens: 81 MB with the
 # native executor, 331 MB with torch. Most of the difference to an empty vocabulary is its objects.
-PROCESS_BYTES = {"native": 64 << 20, "torch": 320 << 20}
+PROCESS_BYTES = {"native": 64 << 20, "torch": 320 << 20, "triton": 320 << 20}
 PROCESS_BYTES_PER_TOKEN = 512  # of the vocabulary
 
 
@@ -88,14 +89,14 @@ def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes, draft_bytes: i
     """
     family = families.family(spec)
     # The torch executor holds every weight as float32.
-    held_as = sizes.quantization if sizes.executor == "native" else "none"
+    held_as = "none" if sizes.executor == "torch" else sizes.quantization
     slots = family.slots(spec)
     sizes_bytes = planned_bytes(checkpoint, slots, family.gguf_layout, held_as)
     adapters_bytes = sum(adapter_bytes(Path(folder)) for folder in (sizes.lora or {}).values())
     fixed = Fixed(
         weights_bytes=sum(sizes_bytes) + adapters_bytes,
         scratch_bytes=_scratch_bytes(spec, sizes),
-        process_bytes=PROCESS_BYTES[sizes.executor] + PROCESS_BYTES_PER_TOKEN * spec.vocab_size,
+        process_bytes=_process_bytes(spec, sizes),
         estimated=True,
         draft_bytes=draft_bytes,
     )
@@ -151,10 +152,20 @@ def _wish(spec: ModelSpec, sizes: Sizes, max_sequences: int) -> Wish:
     )
 
 
+def _process_bytes(spec: ModelSpec, sizes: Sizes) -> int:
+    """Of a card's memory the process has taken its part before anybody asks what is free."""
+    if sizes.executor == "triton" and sizes.device != "cpu":
+        return 0
+    return PROCESS_BYTES[sizes.executor] + PROCESS_BYTES_PER_TOKEN * spec.vocab_size
+
+
 def _limit(sizes: Sizes) -> Limit:
-    """Memory of another device is not the machine's, and its free part is not known here."""
+    """Memory of another device is not the machine's; what is free of it, only its executor says."""
     if sizes.device != "cpu" and share_of(sizes.memory_limit) is not None:
-        return Limit(None, f"{sizes.device} has its own memory")
+        free = device_free_bytes(sizes.executor, sizes.device)
+        if free is None:
+            return Limit(None, f"{sizes.device} has its own memory")
+        return resolve_limit(sizes.memory_limit, free)
     return resolve_limit(sizes.memory_limit, free_bytes())
 
 

@@ -134,7 +134,7 @@ def stays_of(settings: Settings) -> Stays:
 
 def load_options(settings: Settings) -> LoadOptions:
     return LoadOptions(
-        executor="torch" if settings.executor == "torch" else "native",
+        executor=settings.executor,  # type: ignore[arg-type]
         device=settings.device,
         quantization=settings.quantization,  # type: ignore[arg-type]  # checked there
         max_context=settings.max_model_len,

@@ -133,8 +133,10 @@ class Settings:
         str,
         About(Choice("auto", "none", "int8", "int4"), "Of the weights; auto: the file's blocks."),
     ] = "auto"
-    executor: Annotated[str, About(Choice("native", "torch"), "What computes.")] = "native"
-    device: Annotated[str, About(Text(), "cpu; cuda with the torch executor.")] = "cpu"
+    executor: Annotated[str, About(Choice("native", "torch", "triton"), "What computes.")] = (
+        "native"
+    )
+    device: Annotated[str, About(Text(), "cpu; cuda with torch or triton.")] = "cpu"
     threads: Annotated[
         int | None, About(Count(1, 256), "To compute with; default: one per core.")
     ] = None

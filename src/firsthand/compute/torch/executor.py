@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from firsthand.checks import check_choice
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.buckets import CompileFacts
-from firsthand.compute.executor import Held, ModelProgram, OpTime, ProfiledStep
+from firsthand.compute.executor import Held, ModelProgram, OpTime, ProfiledStep, check_batch
 from firsthand.compute.ops import ADAPTED, Ops
 from firsthand.compute.plan import record
 from firsthand.compute.torch.attention import ATTENTIONS, AttentionName
@@ -216,15 +216,8 @@ class TorchExecutor:
         program = self._program
         if program is None:
             raise EngineError("the executor was run before it was prepared")
-        if batch.num_tokens > self._max_tokens:
-            raise EngineError(f"{batch.num_tokens} tokens in a step; at most {self._max_tokens}")
-        if len(batch.logit_rows) > self._max_logit_rows:
-            raise EngineError(f"{len(batch.logit_rows)} rows; at most {self._max_logit_rows}")
-        _check_range("token id", batch.token_ids, program.vocab_size)
-        _check_range("position", batch.positions, program.context_length)
-        unknown = {*batch.adapters} - {"", *self._adapters}
-        if unknown:
-            raise EngineError(f"no adapter {min(unknown)!r} in a step")
+        limits = (self._max_tokens, self._max_logit_rows)
+        check_batch(batch, program, limits, self._adapters)
         return program
 
 
@@ -233,11 +226,6 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise InvalidRequest("device", "'cuda' was asked for, but torch finds no CUDA device")
     return torch.device(name)
-
-
-def _check_range(what: str, values: NDArray[np.int32], limit: int) -> None:
-    if values.size and not (values.min() >= 0 and values.max() < limit):
-        raise EngineError(f"{what} outside 0 … {limit - 1} in a step")
 
 
 def _to_numpy(logits: torch.Tensor) -> NDArray[Any]:
