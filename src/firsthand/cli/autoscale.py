@@ -23,7 +23,7 @@ def autoscale(
     from_file: Annotated[Path, typer.Option("--from", metavar="FILE", help="Of `bench knee`.")],
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A recorded load, as `bench serve` takes; default: none, but --load."),
+        typer.Option(metavar="FILE", help="A recorded load; default: none, but --load."),
     ] = None,
     load: Annotated[
         str,
