@@ -1,6 +1,7 @@
 """Names that are taken for each other: one character apart.
 
 Owns: which two are. May not know: what bears a name. Read next: `server/running.py`, which warns.
+Seen in: `firsthand lab near-names`.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from firsthand.cli import (
     generate,
     inspect,
     jobs,
+    lab,
     loadtest,
     logs,
     manifest,
@@ -119,6 +120,7 @@ ENTRIES: Mapping[str, Entry] = {
     "profile": bench.profile,
     "verify": verify.verify,
     "selftest": selftest.selftest,
+    "lab": lab.lab,
     "convert": models.convert,
     "merge": models.merge,
     "oci": Group(

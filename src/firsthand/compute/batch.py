@@ -3,6 +3,7 @@
 Owns: `FlatBatch` and its invariants.
 May not know: scheduling, models, devices.
 Read next: `ops.py`, the operators that run over it.
+Seen in: `firsthand lab padding`.
 
 Legend of shapes, here and everywhere: T tokens in the step, S sequences, L rows whose logits are
 wanted, H query heads, G key/value heads, D head size, M model width, F feed-forward width,

@@ -3,6 +3,7 @@
 Owns: the rules, each a function from operators to operators that can be left out on its own.
 May not know: weights' formats, executors, hardware.
 Read next: `native/executor.py`.
+Seen in: `firsthand lab fusion`.
 
 Every rule keeps the order of every sum, so that the plan before and after gives the same bits;
 what it saves is memory traffic and calls.

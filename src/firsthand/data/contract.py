@@ -4,6 +4,7 @@ Owns: Contract (the base of a user's own), the contract that holds where none is
 broken rule is called, and how a contract is found by name.
 May not know: files, tables, queues, HTTP.
 Read next: `check.py`.
+Seen in: `firsthand lab dirty-record`.
 
 A contract is a pydantic model in an ordinary module:
 

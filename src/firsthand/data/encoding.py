@@ -4,6 +4,7 @@ Owns: the decision (declared, byte order mark, strict UTF-8, then GB18030, Big5,
 stated confidence) and the text of bytes under it.
 May not know: what the text means, or where the bytes come from.
 Read next: `lines.py`.
+Seen in: `firsthand lab wrong-encoding`.
 
 Bytes are evidence line by line, so that a file to which another tool appended in another encoding
 is seen for what it is: most of its text decides, and each line that does not fit is refused later,

@@ -4,6 +4,7 @@ Owns: the window (largest batch, longest wait, smallest batch that starts early)
 May not know: threads, timers, arrays: the time comes in as an argument, and `due_s` tells whoever
 sleeps when to look again.
 Read next: `engine.py`, which holds requests back here; `worker.py` and `generation/child.py` sleep.
+Seen in: `firsthand lab window-timer`.
 
 What generates joins the running steps at once. A text that is to be scored or pooled is computed
 once and gone; there a step is the better used the more of them it has. So they wait for company,

@@ -4,6 +4,7 @@ around it.
 Owns: the properties, and for each the proof that what it is about did take place.
 May not know: terminals; how any property is kept.
 Read next: `transcript.py`, how two runs are compared; `workload.py`, the requests.
+Seen in: `firsthand lab batch-bits`.
 
 The reference is each request alone: a fresh scheduler, its prompt whole, nothing found in a cache.
 Every property runs the same requests in another way and compares every logit that a token was drawn

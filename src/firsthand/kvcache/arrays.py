@@ -4,6 +4,7 @@ Owns: the arrays, one set per layer, and the formulas of int8 and int16. `read` 
 numpy what the kernels do.
 May not know: blocks, sequences, models.
 Read next: `store.py` (what a store is), `paged.py` and `contiguous.py` (the two there are).
+Seen in: `firsthand lab layouts`.
 
 A slot holds the keys and values of one token. Slots lie in tiles of 16, and a kernel reads a key
 as one vector per dimension of 16 positions. `tiles` stores them so; `rows` stores a token's key

@@ -3,6 +3,7 @@
 Owns: how a block's number becomes a slot.
 May not know: which sequence has which block, how many tokens of one are filled.
 Read next: `blocks.py`, who decides in integers; `contiguous.py`, the store this is compared with.
+Seen in: `firsthand lab attention-growth`.
 
 A sequence holds as many blocks as it has tokens, so a long possible answer reserves nothing, and
 blocks with equal content can be one. arXiv 2309.06180, section 4.

@@ -3,6 +3,7 @@
 Owns: the list of variations, and each one's ratio to the base.
 May not know: what a rule or a format does.
 Read next: `latency.py`, the workload; `compute/fusion.py`, the rules.
+Seen in: `firsthand lab one-variable`.
 
 Base and variation run alternately, and each pair gives a ratio: a machine that slows down for a
 while slows both. The last variation is the base itself, loaded a second time: a ratio no further

@@ -3,6 +3,7 @@
 Owns: the workload, the rate, and the share of a step that is spent beside the kernels.
 May not know: how a step is planned or computed.
 Read next: `engine/facts.py`, what each step says about itself.
+Seen in: `firsthand lab batch-knee`.
 
 All requests are handed over at once, and the clock runs from the first hand-over to the last
 token, prompts included. One run warms up and is left out. Outside the kernels is whatever of the

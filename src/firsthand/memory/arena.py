@@ -4,6 +4,7 @@ Owns: which range is whose and where it lies; a range's id stays its own when th
 May not know: what a unit is. Over bytes it is a `Reservation` (`reservation.py`) that moves, over
 slots of the KV cache a store (`kvcache/regions.py`).
 Read next: `reservation.py`.
+Seen in: `firsthand lab fragmentation`.
 
 Held ranges and holes cover the row without overlap, and no two holes touch. An allocation takes
 the first hole that is long enough and splits it; a freed range becomes one hole with its

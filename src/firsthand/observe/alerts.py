@@ -3,6 +3,7 @@
 Owns: each rule's expression, tier, text and handbook entry; the form of Prometheus' rule file.
 May not know: who is told (`routing.py`), the limits' values (`alert_settings.py`).
 Read next: `alert_cases.py`, the series that fire each rule and those that do not.
+Seen in: `firsthand lab crying-wolf`.
 
 P0 wakes somebody, P1 sends a message, P2 is recorded. A ratio sums both sides over the same labels
 and is no number without traffic, so it is silent then. Probes and scrapes are no traffic.

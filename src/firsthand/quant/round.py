@@ -4,6 +4,7 @@ Owns: how scales are computed, and how values are rounded to codes.
 May not know: files, tensor names, executors.
 Read next: `formats.py` (the values), `ggml.py` (what needs no rounding); `grid.py`, the rounding
 that `firsthand quantize` writes to a file.
+Seen in: `firsthand lab scales-in-the-step`.
 
     channel     scale = max |x| / 127 over the row;  code = x / scale, rounded half to even
     grouped 8   the same over each group of a row

@@ -4,6 +4,7 @@ Owns: when a text is fit to calibrate on, its cutting into sequences, and the pa
 to judge the result.
 May not know: models, what is measured.
 Read next: `quantize.py`.
+Seen in: `firsthand lab calibration`.
 
 A quantisation learns from its calibration set how large inputs are. Random characters teach it the
 wrong sizes, and the loss shows only in use; so does a text that is too short. Refused are fewer

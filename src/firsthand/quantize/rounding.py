@@ -3,6 +3,7 @@
 Owns: the order of rounding, what shares a Hessian, scaling before rounding, the error of each.
 May not know: files, how codes are chosen (`quant/grid.py`, `quant/compensate.py`).
 Read next: `forward.py`, which calls `Rounder`; `scaling.py`.
+Seen in: `firsthand lab outliers`.
 
 A layer is rounded when its inputs arrive, and gives its outputs as rounded: what comes later makes
 up for what came before. Layers behind one norm see the same inputs and are rounded together. An

@@ -3,6 +3,7 @@
 Owns: the layout, the pointer, the lock, which release a word means, what may be removed.
 May not know: servers, engines.
 Read next: `record.py`, `history.py`; `staging.py`, which fills it.
+Seen in: `firsthand lab rollback-target`.
 
     STORE/objects/AB/HASH        contents, read only, each once
     STORE/releases/10/…          a release; its files are links to objects

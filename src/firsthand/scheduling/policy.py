@@ -4,6 +4,7 @@ Owns: the rules of fairness and of patience that can be said in numbers, each wi
 long a large request is passed by: `turns.py`.)
 May not know: sequences, queues, blocks, clocks. Waiting times come in as arguments.
 Read next: `waiting.py`, which keeps the queue that these functions order.
+Seen in: `firsthand lab starvation`.
 
 Three classes: urgent 0, normal 1, background 2. The rules, the first that speaks decides:
 

@@ -3,6 +3,7 @@
 Owns: who runs, the token budget, evictions, the end of a sequence.
 May not know: what a token costs, how it is computed, what time it is (that comes as an argument).
 Read next: `engine/engine.py`, which turns plan, run and commit into a step.
+Seen in: `firsthand lab continuous-batching`.
 
 One currency: a sequence has known and computed tokens, and a step closes some of the gap under a
 budget. A prompt is a large gap, a generating sequence has a gap of one, an evicted one has its

@@ -3,6 +3,7 @@
 Owns: the only mutable state of a request. Private to this package.
 May not know: who else is running, budgets, time.
 Read next: `tables.py`, which gives it blocks, then `scheduler.py`.
+Seen in: `firsthand lab position-reuse`.
 """
 
 from __future__ import annotations

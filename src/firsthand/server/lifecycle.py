@@ -3,6 +3,7 @@
 Owns: the phases, what is told to those who come too early or too late, the drain and its limit.
 May not know: signals and sockets (`running.py`), how an engine is watched (`generation`).
 Read next: `guard/gate.py`, whose door this is; `running.py`.
+Seen in: `firsthand lab drain`.
 
     loading → ready ⇄ asleep, restarting → draining → ended
 

@@ -3,6 +3,7 @@
 Owns: what of a token's bytes is certain to be text now, and what must wait.
 May not know: vocabularies and files (a `TokenSource` gives the bytes), stop strings, requests.
 Read next: `stops.py`, which sees the text that leaves here.
+Seen in: `firsthand lab half-characters`.
 
 Everything is bytes until a character is complete. A byte that can never become a character is
 U+FFFD, one for each maximal run that began like a character (the Unicode Standard, section 3.9,

@@ -3,6 +3,7 @@
 Owns: the match between a model's slots and a file's tensors, ties, and the report of a load.
 May not know: how bytes become values, any architecture, any executor.
 Read next: `sources.py` (bytes to rows of weights), `tensor_names.py` (whose name is whose).
+Seen in: `firsthand lab load-peak`.
 
 Nothing is handed over before the whole match is right: a missing or left-over tensor would give
 a model that runs and talks nonsense.

@@ -3,6 +3,7 @@
 Owns: the form of `manifest.json`, where it lies, what it is called by its hash.
 May not know: whether the files are as it says (`verifying.py`), what is done with a model.
 Read next: `verifying.py`.
+Seen in: `firsthand lab near-names`.
 
     FOLDER/manifest.json         of a folder: every file in it but hidden ones, this, its signature
     FILE.gguf.manifest.json      of one file

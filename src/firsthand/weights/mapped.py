@@ -3,6 +3,7 @@
 Owns: the maps, their lifetime, and views of them; it is what both readers give back.
 May not know: how any file form is laid out.
 Read next: `safetensors.py`, `gguf.py`.
+Seen in: `firsthand lab legacy-file`.
 
 Lifetime: a view keeps its map alive, so `close()` never pulls memory from under an array; the
 map goes when the last view does. Whoever shortens a file while it is mapped ends the process

@@ -3,6 +3,7 @@
 Owns: the few opcodes that a saved state dict consists of, and the six names it may mention.
 May not know: archives, files on disk, arrays.
 Read next: `torch_bin.py` (from this to tensors).
+Seen in: `firsthand lab legacy-file`.
 
 A pickle is a program for a small stack machine, which may call any function by name; that is
 how such a file takes over who opens it. Here the machine has no calls. A name becomes a value,

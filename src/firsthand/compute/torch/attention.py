@@ -3,6 +3,8 @@
 Owns: the mathematics of one sequence's attention, and the one function that makes a mask.
 May not know: stores, slots, batches, weights, layers.
 Read next: `ops.py`, which reads keys and values back from the store and calls one of these.
+Seen in: `firsthand lab softmax-scale`, `firsthand lab mask-inverted`, `firsthand lab mask-shape`,
+`firsthand lab online-softmax`.
 
 All three are (t, H, D) = attention(q (t, H, D), k (n, G, D), v (n, G, D), positions (t,), rule):
 query row r stands at positions[r], key row p at position p, and sees the keys 0 … positions[r], or

@@ -4,6 +4,7 @@ Owns: one queue for each model, the order of the reasons for which a request is 
 ended when the machine's memory is at its end.
 May not know: HTTP, the engine, text. The clock and the jitter are arguments.
 Read next: `queue.py`, `rates.py`; `server/lifecycle.py` closes the door.
+Seen in: `firsthand lab unbounded-queue`, `firsthand lab slow-upstream`.
 
 What is refused is refused before anything was computed for it, and whoever got a ticket is never
 refused later for lack of room. A flood for one model fills its own queue and no other's: the queues

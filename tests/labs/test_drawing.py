@@ -1,0 +1,59 @@
+"""Charts as text and as images.
+
+Owns: proof of `drawing.py` and `figure.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firsthand.labs.charts import Bars, Cells, Chart, Lanes, Lines, Series, Span
+from firsthand.labs.drawing import WIDTH, columns, draw
+from firsthand.labs.words import OURS, Words
+
+TITLE = Words("title", "标题")
+UNIT = Words("ms", "毫秒")
+CHARTS: tuple[Chart, ...] = (
+    Lines(TITLE, UNIT, UNIT, (Series(OURS, (1.0, 2.0, 4.0), (1.0, 10.0, 0.0)),), log=True),
+    Lines(TITLE, UNIT, UNIT, (Series("a", (0.0,), (0.0,)), Series("b", (), ()))),
+    Bars(TITLE, UNIT, ((OURS, 2.0), ("x", 1.0), ("none", 0.0))),
+    Lanes(TITLE, UNIT, ((OURS, (Span(0, 2, "A"), Span(2, 4, "."))), ("x", (Span(3, 4, "B"),)))),
+    Cells(TITLE, ((1.0, 0.0), (0.5, 1.0))),
+)
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_every_kind_is_drawn_in_both_languages(chart: Chart) -> None:
+    for language in ("en", "zh"):
+        lines = draw(chart, language)
+        assert lines[0] == TITLE.of(language)
+        assert len(lines) > 1
+        assert max(map(columns, lines)) < WIDTH + 40
+
+
+def test_bars_and_lanes_are_as_long_as_their_values() -> None:
+    bars = draw(CHARTS[2], "en")
+    assert bars[1].count("█") == 2 * bars[2].count("█") > 0
+    assert bars[3].count("█") == 0
+    lanes = draw(CHARTS[3], "en")
+    assert lanes[1].count("A") == lanes[1].count(".") == WIDTH // 2
+    assert lanes[2].count("B") == WIDTH // 4
+
+
+def test_a_wide_character_takes_two_columns() -> None:
+    assert columns("本系统a") == 7
+    chinese = draw(CHARTS[2], "zh")
+    assert len({columns(line[: line.index(" 毫秒")].split("█")[0]) for line in chinese[1:2]}) == 1
+
+
+@pytest.mark.oracle
+def test_every_kind_becomes_an_image(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from firsthand.labs.figure import write_figure
+
+    for language, suffix in (("en", ".png"), ("zh", ".svg")):
+        path = tmp_path / f"{language}{suffix}"
+        write_figure(CHARTS, language, path)
+        assert path.stat().st_size > 2_000
