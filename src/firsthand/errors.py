@@ -41,6 +41,9 @@ class InvalidRequest(FirsthandError):
         super().__init__(f"{field}: {message}")
         self.field, self.message = field, message
 
+    def __reduce__(self) -> tuple[type[InvalidRequest], tuple[str, str]]:
+        return type(self), (self.field, self.message)  # from a worker to who asked it
+
 
 class ContextLengthExceeded(InvalidRequest):
     """Prompt and asked-for tokens do not fit the model's context."""
@@ -68,8 +71,10 @@ class CheckpointError(FirsthandError):
     def __init__(self, file: str, message: str, tensor: str | None = None) -> None:
         where = f"{file}: tensor {tensor[:MAX_NAME_CHARS]!r}" if tensor is not None else file
         super().__init__(f"{where}: {message}")
-        self.file = file
-        self.tensor = tensor
+        self.file, self.message, self.tensor = file, message, tensor
+
+    def __reduce__(self) -> tuple[type[CheckpointError], tuple[str, str, str | None]]:
+        return type(self), (self.file, self.message, self.tensor)
 
 
 class BadHash(CheckpointError):

@@ -41,6 +41,7 @@ from firsthand.cli import (
     manifest,
     models,
     oci,
+    pipeline,
     preflight,
     quantize,
     quarantine,
@@ -156,6 +157,7 @@ ENTRIES: Mapping[str, Entry] = {
     "cluster": Group(
         "Serve models by replicas on Ray, on this machine or many.",
         {
+            "run": pipeline.run,
             "serve": cluster.serve,
             "status": cluster.status,
             "scale": cluster.scale,

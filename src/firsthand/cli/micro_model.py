@@ -24,25 +24,30 @@ TEMPLATE = (
 )
 
 
-def write_micro_model(folder: Path, seed: int = 0, context_length: int = CONTEXT_LENGTH) -> Path:
+def write_micro_model(
+    folder: Path,
+    seed: int = 0,
+    context_length: int = CONTEXT_LENGTH,
+    num_layers: int = NUM_LAYERS,
+) -> Path:
     """Write the checkpoint into `folder` (it exists) and return it."""
-    _write_json(folder / "config.json", _config(context_length))
+    _write_json(folder / "config.json", _config(context_length, num_layers))
     _write_json(folder / "tokenizer.json", _tokenizer())
     _write_json(
         folder / "tokenizer_config.json", {"eos_token": END_TOKEN, "chat_template": TEMPLATE}
     )
-    _write_tensors(folder / "model.safetensors", _shapes(), random.Random(seed))
+    _write_tensors(folder / "model.safetensors", _shapes(num_layers), random.Random(seed))
     return folder
 
 
-def _config(context_length: int) -> dict[str, object]:
+def _config(context_length: int, num_layers: int) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": VOCAB_SIZE,
         "hidden_size": WIDTH,
         "intermediate_size": FFN_WIDTH,
-        "num_hidden_layers": NUM_LAYERS,
+        "num_hidden_layers": num_layers,
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": NUM_KV_HEADS,
         "head_dim": HEAD_SIZE,
@@ -99,13 +104,13 @@ def _tokenizer() -> dict[str, object]:
     }
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
+def _shapes(num_layers: int) -> dict[str, tuple[int, ...]]:
     q_width, kv_width = NUM_HEADS * HEAD_SIZE, NUM_KV_HEADS * HEAD_SIZE
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (VOCAB_SIZE, WIDTH),
         "model.norm.weight": (WIDTH,),
     }
-    for layer in range(NUM_LAYERS):
+    for layer in range(num_layers):
         shapes |= {
             f"model.layers.{layer}.{name}.weight": shape
             for name, shape in {

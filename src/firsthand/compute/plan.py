@@ -42,12 +42,12 @@ class Value:
 class Op:
     """One operator, or several fused into one.
 
-    `name` is that of the method of `Ops`, and the fields are its arguments: `factor` is the scale
-    of an embedding or the cap of a head (0: none); the weights of experts are gate, up and down
-    of each in turn. What fusion adds: `norm` (gain, eps) of other operators is applied to the first
-    input before it is used; `residual` is added to the result; `gated` makes of two weights
-    act(x · gateᵀ) · (x · upᵀ); `rotate` applies rope by `table` to the first input. A linear
-    operator may have several weights, and then as many outputs.
+    `name` is that of the method of `Ops`, or one of `stages.py`, and the fields are its arguments:
+    `factor` is the scale of an embedding or the cap of a head (0: none); the weights of experts
+    are gate, up and down of each in turn. What fusion adds: `norm` (gain, eps) of other operators
+    is applied to the first input before it is used; `residual` is added to the result; `gated`
+    makes of two weights act(x · gateᵀ) · (x · upᵀ); `rotate` applies rope by `table` to the first
+    input. A linear operator may have several weights, and then as many outputs.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Op:
         return self.inputs if self.residual is None else (*self.inputs, self.residual)
 
     def __str__(self) -> str:
-        result = ", ".join(str(value) for value in self.outputs) or "store"
+        result = ", ".join(str(value) for value in self.outputs) or self.name
         parts = [str(value) for value in self.inputs]
         parts += _shown(self.weights)
         notes = [text for text in (str(self.rule),) if text]

@@ -100,9 +100,8 @@ def expect(checkpoint: Checkpoint, spec: ModelSpec, sizes: Sizes, draft_bytes: i
         estimated=True,
         draft_bytes=draft_bytes,
     )
-    most = min(MOST_SEQUENCES, sizes.max_step_tokens, sizes.max_logit_rows or MOST_SEQUENCES)
-    wish = _wish(spec, sizes, sizes.max_sequences or most)
-    limit = _limit(sizes)
+    wish = _wish(spec, sizes, sequences_of(sizes))
+    limit = limit_of(sizes)
     room = room_for_weights(limit, fixed, wish)
     if sizes.load == "shards" and room is not None:
         # Which shards there are is known with the plan; two of them have to fit, at the least.
@@ -126,6 +125,24 @@ def settle(expected: Budget, held: Held, spec: ModelSpec, sizes: Sizes) -> Budge
     return make_budget(
         expected.limit, _settled(expected, held), _wish(spec, sizes, expected.max_sequences)
     )
+
+
+def settle_stage(limit: Limit, held: Held, spec: ModelSpec, sizes: Sizes) -> Budget:
+    """Of a process that has some of a model's layers alone: `spec` with that number of them. The
+    limit is that of `limit_of`, before its weights were there. Raises CapacityExceeded."""
+    fixed = Fixed(
+        weights_bytes=held.weights_bytes,
+        scratch_bytes=held.scratch_bytes,
+        process_bytes=_process_bytes(spec, sizes),
+        estimated=False,
+    )
+    return make_budget(limit, fixed, _wish(spec, sizes, sequences_of(sizes)))
+
+
+def sequences_of(sizes: Sizes) -> int:
+    """How many are to run at once, where memory allows it."""
+    most = min(MOST_SEQUENCES, sizes.max_step_tokens, sizes.max_logit_rows or MOST_SEQUENCES)
+    return sizes.max_sequences or most
 
 
 def _settled(expected: Budget, held: Held) -> Fixed:
@@ -159,7 +176,7 @@ def _process_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     return PROCESS_BYTES[sizes.executor] + PROCESS_BYTES_PER_TOKEN * spec.vocab_size
 
 
-def _limit(sizes: Sizes) -> Limit:
+def limit_of(sizes: Sizes) -> Limit:
     """Memory of another device is not the machine's; what is free of it, only its executor says."""
     if sizes.device != "cpu" and share_of(sizes.memory_limit) is not None:
         free = device_free_bytes(sizes.executor, sizes.device)

@@ -66,6 +66,8 @@ def test_wrong_sizes_are_refused_when_the_plan_is_built() -> None:
     gain = np.ones(20, np.float32)
     made, narrow, wide = plan()
     made.linear(narrow, [weight], [None], [wide])
+    made.receive(narrow)
+    made.send(narrow)
     wrong: list[Callable[[], object]] = [
         lambda: made.linear(wide, [weight], [None], [narrow]),
         lambda: made.linear(narrow, [weight], [None], [narrow]),
@@ -102,6 +104,9 @@ def test_wrong_sizes_are_refused_when_the_plan_is_built() -> None:
         lambda: made.activation(narrow, wide, narrow, "silu"),
         lambda: made.add(narrow, wide, narrow),
         lambda: made.add(narrow, 7, narrow),
+        lambda: made.receive(narrow),  # a second one
+        lambda: made.send(narrow),
+        lambda: made.send(7),
     ]
     for build in wrong:
         with pytest.raises((ValueError, IndexError)):

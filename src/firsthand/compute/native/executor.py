@@ -21,6 +21,7 @@ from firsthand.compute.executor import Held, ModelProgram, OpTime, StoredWeights
 from firsthand.compute.fusion import RULES, check_rules, fuse
 from firsthand.compute.native import _native
 from firsthand.compute.native.cores import available_threads
+from firsthand.compute.native.costs import op_time
 from firsthand.compute.native.packing import (
     Stored,
     Unpacked,
@@ -126,12 +127,21 @@ class NativeExecutor:
             self._vectors[name] = self._vectors[target]
 
     def prepare(self, program: ModelProgram, max_tokens: int, max_logit_rows: int) -> None:
+        self.prepare_ops(
+            record(program.forward, self._shape_of), program, max_tokens, max_logit_rows
+        )
+
+    def prepare_ops(
+        self, ops: Sequence[Op], program: ModelProgram, max_tokens: int, max_logit_rows: int
+    ) -> None:
+        """As `prepare`, of operators that are a stage of the model: see `compute/stages.py`. Only
+        their weights have to be loaded."""
         sizes = {2 * len(rope.inverse_frequencies) for rope in program.ropes}
         if sizes != {program.head_size} or program.head_size > MAX_KERNEL_HEAD_SIZE:
             raise UnsupportedModel(
                 f"head size {program.head_size}: must be even and at most {MAX_KERNEL_HEAD_SIZE}"
             )
-        self.recorded = record(program.forward, self._shape_of)
+        self.recorded = list(ops)
         self.ops = fuse(self.recorded, self._disabled_rules)
         plan = _native.Plan(
             max_tokens,
@@ -199,6 +209,22 @@ class NativeExecutor:
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         return self._replay(batch, store, trace=False)[0]
 
+    def run_stage(
+        self,
+        batch: FlatBatch,
+        store: KVStore,
+        received: NDArray[np.float32] | None,
+        *,
+        trace: bool = False,
+    ) -> tuple[NDArray[np.float32], list[OpTime]]:
+        """As `run`, or as `trace`, of a stage: the rows (T, M) that it sends, the caller's own; of
+        the last one, its logits. `received`: of all but the first, what the one before sent."""
+        sent = None
+        if self.ops[-1].name == "send":
+            sent = np.empty((batch.num_tokens, self.ops[-1].inputs[0].width), dtype=np.float32)
+        logits, times = self._replay(batch, store, trace=trace, received=received, sent=sent)
+        return logits if sent is None else sent, times
+
     def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         with self._alone() as plan:
             return plan.logits(rows)
@@ -210,19 +236,7 @@ class NativeExecutor:
             return out
 
     def trace(self, batch: FlatBatch, store: KVStore) -> tuple[NDArray[np.float32], list[OpTime]]:
-        logits, times = self._replay(batch, store, trace=True)
-        entries = [
-            OpTime(
-                op.name,
-                str(op),
-                _shape(op, batch),
-                ms,
-                self._bytes_of(op, batch, store),
-                self._macs_of(op, batch),
-            )
-            for op, ms in zip(self.ops, times, strict=True)
-        ]
-        return logits, entries
+        return self._replay(batch, store, trace=True)
 
     def memory(self) -> Held:
         weights_bytes = self._beside_bytes()
@@ -244,11 +258,17 @@ class NativeExecutor:
         return sum(held.values())
 
     def _replay(
-        self, batch: FlatBatch, store: KVStore, *, trace: bool
-    ) -> tuple[NDArray[np.float32], list[float]]:
+        self,
+        batch: FlatBatch,
+        store: KVStore,
+        *,
+        trace: bool,
+        received: NDArray[np.float32] | None = None,
+        sent: NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[np.float32], list[OpTime]]:
         with self._alone() as plan:
             self._bind(plan, store)
-            return plan.run(
+            logits, times = plan.run(
                 batch.token_ids,
                 batch.positions,
                 batch.row_starts,
@@ -257,7 +277,11 @@ class NativeExecutor:
                 batch.logit_rows,
                 trace,
                 self._adapters_of(batch),
+                received,
+                sent,
             )
+        timed = zip(self.ops, times, strict=True) if trace else ()
+        return logits, [op_time(op, ms, self._weights, batch, store) for op, ms in timed]
 
     def _adapters_of(self, batch: FlatBatch) -> NDArray[np.int32] | None:
         if not batch.adapters:
@@ -294,27 +318,6 @@ class NativeExecutor:
         weight = self._weights[name]
         return weight.n, weight.k
 
-    def _bytes_of(self, op: Op, batch: FlatBatch, store: KVStore) -> int:
-        weights = [self._weights[name] for name in op.weights]
-        match op.name:
-            case "attend":
-                return batch.num_context_tokens(op.rule.window) * store.layer(op.layer).slot_bytes
-            case "embed":
-                return batch.num_tokens * weights[0].num_bytes // weights[0].n
-            case _:
-                return sum(weight.num_bytes for weight in weights)
-
-    def _macs_of(self, op: Op, batch: FlatBatch) -> int:
-        match op.name:
-            case "attend":
-                return 2 * op.inputs[0].width * batch.num_seen_tokens(op.rule.window)
-            case "linear" | "head":
-                rows = batch.logit_rows.shape[0] if op.name == "head" else batch.num_tokens
-                shapes = [self._shape_of(name) for name in op.weights]
-                return int(rows) * sum(n * k for n, k in shapes)
-            case _:
-                return 0
-
     def _lower(self, plan: _native.Plan, op: Op, buffers: dict[Value, int], head_size: int) -> None:
         """Hand one operator to C++."""
         inputs = [buffers[value] for value in op.inputs]
@@ -344,10 +347,8 @@ class NativeExecutor:
                     op.rotate,
                     op.table,
                 )
-            case "activation":
-                plan.activation(inputs[0], inputs[1], outputs[0], op.kind)
-            case "add":
-                plan.add(inputs[0], inputs[1], outputs[0])
+            case "activation" | "add" | "receive" | "send":
+                _lower_rows(plan, op, inputs, outputs)
             case "route" | "experts":
                 self._lower_experts(plan, op, inputs, outputs[0])
             case _:
@@ -386,8 +387,14 @@ class NativeExecutor:
         )
 
 
-def _shape(op: Op, batch: FlatBatch) -> tuple[int, ...]:
-    if not op.outputs:
-        return (batch.num_tokens, sum(value.width for value in op.inputs))
-    rows = batch.logit_rows.shape[0] if op.outputs[0].is_logits else batch.num_tokens
-    return (rows, sum(value.width for value in op.outputs))
+def _lower_rows(plan: _native.Plan, op: Op, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+    """Operators over rows alone."""
+    match op.name:
+        case "activation":
+            plan.activation(inputs[0], inputs[1], outputs[0], op.kind)
+        case "add":
+            plan.add(inputs[0], inputs[1], outputs[0])
+        case "receive":
+            plan.receive(outputs[0])
+        case "send":
+            plan.send(inputs[0])

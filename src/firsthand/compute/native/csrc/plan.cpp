@@ -183,6 +183,12 @@ void Plan::add_op(Op op) {
     check_widths(width(activation->out), {activation->gate, activation->up});
   } else if (const auto* sum = std::get_if<AddOp>(&op)) {
     check_widths(width(sum->out), {sum->x, sum->y});
+  } else if (const auto* receive = std::get_if<ReceiveOp>(&op)) {
+    require(received_width_ == 0, "receive: a plan has one");
+    received_width_ = width(receive->out);
+  } else if (const auto* send = std::get_if<SendOp>(&op)) {
+    require(sent_width_ == 0, "send: a plan has one");
+    sent_width_ = width(send->x);
   }
   ops_.push_back(std::move(op));
 }
@@ -234,6 +240,8 @@ void Plan::check(const Batch& b) const {
   require(finished_, "the plan is not finished");
   require(!layers_.empty(), "no store is bound");
   require(b.num_tokens > 0 && b.num_tokens <= max_tokens_, "batch: too many tokens, or none");
+  require((received_width_ > 0) == (b.received != nullptr), "batch: rows received, or missing");
+  require((sent_width_ > 0) == (b.sent != nullptr), "batch: room for rows to send, or none");
   require(b.num_logit_rows >= 0 && b.num_logit_rows <= max_logit_rows_,
           "batch: too many logit rows");
   require(

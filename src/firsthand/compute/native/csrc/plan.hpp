@@ -53,6 +53,13 @@ struct EmbedOp {
   float scale;
   int out;
 };
+// Rows that another plan computed, and rows for another one: where a model is cut.
+struct ReceiveOp {
+  int out;
+};
+struct SendOp {
+  int x;
+};
 struct NormOp {
   int x;
   int num_heads;  // each with the same gain
@@ -129,7 +136,7 @@ struct AddOp {
   int out;
 };
 using Op = std::variant<EmbedOp, NormOp, LinearOp, RopeOp, StoreOp, AttendOp, RouteOp, ExpertsOp,
-                        ActivationOp, AddOp>;
+                        ActivationOp, AddOp, ReceiveOp, SendOp>;
 
 // How fast each of d / 2 pairs turns, and what cos and sin are multiplied by.
 struct RotaryTable {
@@ -146,6 +153,8 @@ struct Batch {
   const int32_t* logit_rows;
   const int32_t* adapters;  // of each sequence, by number; −1: none. Null: none has one
   int64_t num_tokens, num_sequences, max_blocks, block_size, num_logit_rows;
+  const float* received = nullptr;  // (num_tokens, received_width) of a plan that receives
+  float* sent = nullptr;            // (num_tokens, sent_width) of one that sends
 };
 
 // Columns of a row that all of these weights can read, padded.
@@ -159,7 +168,9 @@ class Plan {
 
   int add_buffer(int64_t offset, int64_t width);
   void add_op(Op op);  // throws std::invalid_argument when sizes do not fit
-  void finish();       // allocates the scratch; `run` allocates nothing (but for the times)
+  void receive(int out) { add_op(ReceiveOp{out}); }
+  void send(int x) { add_op(SendOp{x}); }
+  void finish();  // allocates the scratch; `run` allocates nothing (but for the times)
   void bind_store(std::vector<Cache> layers, int64_t slots);
   // From now on weights come and go with their shards; not between a run and its `logits`.
   void swap(std::unique_ptr<Shards> shards) { shards_ = std::move(shards); }
@@ -179,6 +190,9 @@ class Plan {
   const float* logits(const int32_t* rows, int64_t count);
   void hidden(const int32_t* rows, int64_t count, float* out);
   int64_t hidden_width() const { return width(head().x); }
+  // Of the rows that a run is given, and of those that it gives; 0: none.
+  int64_t received_width() const { return received_width_; }
+  int64_t sent_width() const { return sent_width_; }
 
   int64_t scratch_bytes() const;
   int64_t vocab() const { return vocab_; }
@@ -238,6 +252,8 @@ class Plan {
   void run_op(const ExpertsOp&, const Batch&);
   void run_op(const ActivationOp&, const Batch&);
   void run_op(const AddOp&, const Batch&);
+  void run_op(const ReceiveOp&, const Batch&);
+  void run_op(const SendOp&, const Batch&);
 
   int64_t max_tokens_, max_logit_rows_, vocab_, num_positions_;
   int d_;
@@ -248,6 +264,7 @@ class Plan {
   std::vector<Buffer> buffers_;
   std::vector<Op> ops_;
   int64_t scratch_floats_ = 0, prepared_floats_ = 0;
+  int64_t received_width_ = 0, sent_width_ = 0;
   size_t head_ = 0;          // which operator; 0: none yet, for the first one is no head
   int64_t last_tokens_ = 0;  // rows of the last run; 0: there is none whose values are whole
   bool finished_ = false;

@@ -258,6 +258,14 @@ void Plan::run_op(const AddOp& s, const Batch& b) {
   });
 }
 
+void Plan::run_op(const ReceiveOp& s, const Batch& b) {
+  std::copy_n(b.received, b.num_tokens * width(s.out), at(s.out));
+}
+
+void Plan::run_op(const SendOp& s, const Batch& b) {
+  std::copy_n(at(s.x), b.num_tokens * width(s.x), b.sent);
+}
+
 void Plan::replay(size_t first, const Batch& batch, std::vector<double>* times) {
   using Clock = std::chrono::steady_clock;
   for (size_t i = first; i < ops_.size(); ++i) {
