@@ -126,10 +126,13 @@ def serve(
 
 
 @contextmanager
-def session(address: str | None, num_cpus: float | None = None) -> Iterator[Any]:
+def session(
+    address: str | None, num_cpus: float | None = None, num_own: int | None = None
+) -> Iterator[Any]:
     """Ray, joined; `num_cpus` of a replica: where no address is given one is started, else the one
-    that this machine started is joined. Raises InvalidRequest, EngineUnavailable."""
-    from firsthand.cluster.session import begin_local, found, join
+    that this machine started is joined. `num_own`: one is started for this process alone. Raises
+    InvalidRequest, EngineUnavailable."""
+    from firsthand.cluster.session import begin_local, begin_own, found, join
 
     if find_spec("ray") is None:
         message = "a cluster needs the extra: pip install 'firsthand[ray]'"
@@ -137,6 +140,8 @@ def session(address: str | None, num_cpus: float | None = None) -> Iterator[Any]
     home = read_environment().home
     if address is None and num_cpus is not None:
         begun = begin_local(home, num_cpus)
+    elif address is None and num_own is not None:
+        begun = begin_own(home, num_own)
     else:
         begun = join(address or found(home), home)
     try:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from firsthand.checks import check_integer
+from firsthand.cli.cluster import session
 from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
 
@@ -73,14 +74,11 @@ def run_on_ray(job: Any, many: Many, resume: bool, key: str | None, tell: Any) -
 
     num = many.workers or NUM_WORKERS
     cpus = many.cpus or _cpus(job, num, many.address)
-    try:
-        from firsthand.cluster.offline.pool import Workers, ray_pool, ray_session
-    except ModuleNotFoundError as error:
-        message = f"needs the extra ray: pip install 'firsthand[ray]' ({error.name})"
-        raise InvalidRequest("ray", message) from None
     scratch = None if many.scratch is None else many.scratch.absolute()
     how = HowOffline(num, many.parts, scratch, resume, tell)
-    with ray_session(many.address, num * cpus):
+    with session(many.address, num_own=num * cpus):
+        from firsthand.cluster.offline.pool import Workers, ray_pool
+
         return run_in_parts(job, how, ray_pool(Workers(num, cpus, key)))
 
 

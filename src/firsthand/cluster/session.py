@@ -47,6 +47,14 @@ class Session:
 
 def begin_local(home: Path, num_cpus: float) -> Session:
     """A Ray on this machine alone, which `found` finds by its note. Raises EngineUnavailable."""
+    begun = begin_own(home, max(1, round(LOCAL_REPLICAS * num_cpus)))
+    note = home / "cluster.json"
+    note.write_text(json.dumps({"address": begun.address}), encoding="utf-8")
+    return Session(begun.address, begun.folder, note)
+
+
+def begin_own(home: Path, num_cpus: int) -> Session:
+    """A Ray on this machine, for this process alone. Raises EngineUnavailable."""
     close(home / "ray_token", alone=True)
     for attempt in range(START_ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix="fh-ray-"))  # a short path: sockets are in it
@@ -54,21 +62,19 @@ def begin_local(home: Path, num_cpus: float) -> Session:
         try:
             _init(
                 address="local",
-                num_cpus=max(1, round(LOCAL_REPLICAS * num_cpus)),
+                num_cpus=num_cpus,
                 num_gpus=0,
                 include_dashboard=False,
                 object_store_memory=STORE_BYTES,
                 _node_ip_address=LOOPBACK,
                 _temp_dir=str(folder),
             )
-            break
+            return Session(_gcs(), folder)
         except BaseException as error:
             session.end()
             if not isinstance(error, EngineUnavailable) or attempt + 1 == START_ATTEMPTS:
                 raise
-    note = home / "cluster.json"
-    note.write_text(json.dumps({"address": _gcs()}), encoding="utf-8")
-    return Session(_gcs(), folder, note)
+    raise AssertionError("the last attempt has returned or raised")
 
 
 def join(address: str, home: Path) -> Session:

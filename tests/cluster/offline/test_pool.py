@@ -7,7 +7,6 @@ cut. Read next: `test_running.py`, for all that needs no Ray.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
 import signal
@@ -24,12 +23,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from firsthand.cli.main import run_command
 from firsthand.cli.micro_model import write_micro_model
+from firsthand.cluster.offline.running import HowOffline, Pool, run_in_parts
+from firsthand.cluster.session import begin_own
 from firsthand.data.job import Job, read_job
 from firsthand.data.running import How, run_job
+from firsthand.errors import SourceRefused
 from firsthand.server.job_engine import engine_of
-from tests.cluster.offline.comparing import differs, told
+from tests.cluster.offline.comparing import differs, job_with, told
 from tests.data.jobs import ask, lines
 
 pytestmark = [
@@ -61,11 +62,13 @@ def slow(values):
 
 
 @pytest.fixture(scope="module")
-def on_ray() -> Iterator[None]:
-    from firsthand.cluster.offline.pool import ray_session
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Two workers of one core."""
+    session = begin_own(tmp_path_factory.mktemp("home"), 2)
+    from firsthand.cluster.offline.pool import Workers, ray_pool
 
-    with ray_session(None, 2):
-        yield
+    yield ray_pool(Workers(2, 1))
+    session.end()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it has not waited for the processes that it ended
         gc.collect()
@@ -84,32 +87,22 @@ def alone(folder: Path, text: str) -> Job:
     return job
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    code = run_command(["data", "run", *arguments, "--json"])
-    return code, json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.native
-@pytest.mark.parametrize("text", ["", ENGINE], ids=["records", "engine"])
-def test_two_workers_give_what_one_process_gives(
-    tmp_path: Path, on_ray: None, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_two_workers_give_what_one_process_gives(tmp_path: Path, pool: Pool) -> None:
     """G26, S77, S79: outputs, quarantine, keys and books, byte for byte."""
     records = [ask(number if number % 9 else number // 2) for number in range(40)]
     (tmp_path / "in.jsonl").write_bytes(lines(*records, {"request_id": "x"}, *records[:5]))
     (tmp_path / "micro").mkdir()
     write_micro_model(tmp_path / "micro")
-    one, other = alone(tmp_path, text), job_of(tmp_path, "parts", text)
-    code, found = run(capsys, str(tmp_path / "parts.toml"), "--ray", "--cpus", "1", "--parts", "5")
-    assert code == 0, found
+    one, other = alone(tmp_path, ENGINE), job_of(tmp_path, "parts", ENGINE)
+    found = run_in_parts(other, HowOffline(2, 5), pool)
     assert differs(one, other) == ""
-    assert found["read"] == 46 and found["quarantined"] == 1 and found["ended"]
-    assert found["accepted"] + found["duplicates"] == 45 and found["duplicates"] > 5
+    books = found.books
+    assert books.read == 46 and books.quarantined == 1 and found.ended
+    assert books.accepted + books.duplicates == 45 and books.duplicates > 5
 
 
-def test_s_82_a_type_of_arrow_runs_no_code(
-    tmp_path: Path, on_ray: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_s_82_a_type_of_arrow_runs_no_code(tmp_path: Path, pool: Pool) -> None:
     """Ray Data is loaded here, and with it the types of Arrow that it has registered."""
     canary = tmp_path / "canary"
     evil = pickle.dumps(_Touches(str(canary)))
@@ -119,11 +112,9 @@ def test_s_82_a_type_of_arrow_runs_no_code(
         field = pa.field("text", pa.list_(pa.int64()), metadata=said)
         table = pa.Table.from_arrays([pa.array([[1]])], schema=pa.schema([field]))
         pq.write_table(table, tmp_path / "in.parquet")
-        (tmp_path / "job.toml").write_text(
-            'source = {path = "in.parquet"}\nsink = {path = "out.jsonl"}\n'
-        )
-        code, found = run(capsys, str(tmp_path / "job.toml"), "--ray")
-        assert code != 0 and found["error"]["type"] == "SourceRefused", name
+        job = job_with(tmp_path, "out.jsonl", {"source": {"path": "in.parquet"}})
+        with pytest.raises(SourceRefused):
+            run_in_parts(job, HowOffline(2), pool)
         assert not canary.exists()
 
 

@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +43,6 @@ from firsthand.server.job_engine import engine_of
 from firsthand.values import dataclass
 
 MAX_STARTS = 60  # of one part: a record that kills costs six, and then leaves
-OBJECTS_BYTES = 80 << 20  # numbers and books are small
 _OF_A_TEXT = (EngineUnavailable, CapacityExceeded, BooksUnbalanced, ModelNotFound)
 
 
@@ -58,38 +54,6 @@ class Workers:
     num: int
     num_cpus: int
     key: str | None = None
-
-
-@contextmanager
-def ray_session(address: str | None, num_cpus: int) -> Iterator[None]:
-    """`address` as Ray has it; None: our own, on this machine, with so many cores. One that this
-    process has joined is used, and stays. Raises InvalidRequest where nothing answers there."""
-    if ray.is_initialized():
-        yield
-        return
-    folder = tempfile.mkdtemp(prefix="fh-ray-")  # short: it holds the names of sockets
-    ours: dict[str, Any] = {
-        "num_cpus": num_cpus,
-        "num_gpus": 0,
-        "include_dashboard": False,
-        "object_store_memory": OBJECTS_BYTES,
-        "_temp_dir": folder,
-    }
-    try:
-        _init(address or "local", ours if address is None else {})
-        yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _init(address: str, options: dict[str, Any]) -> None:
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as error:  # Ray raises many kinds, also its bare one
-        if options:
-            raise EngineUnavailable(f"Ray does not start: {error}") from error
-        raise InvalidRequest("address", f"no Ray answers: {error}") from error
 
 
 def ray_pool(workers: Workers) -> Pool:
