@@ -88,6 +88,8 @@ def test_a_release_is_no_model_and_says_where_its_model_is(model: Path) -> None:
     called("release", "promote", str(store), "1")
     found = called("inspect", f"{store}/current", code=4)["error"]["message"]
     assert found.endswith(f"; there is one in {store}/current/model")
+    whole = called("manifest", "verify", f"{store}/current")
+    assert whole == called("manifest", "verify", f"{store}/current/model")
 
 
 def test_preflight_holds_a_release_as_it_says_itself(model: Path) -> None:

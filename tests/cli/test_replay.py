@@ -93,6 +93,18 @@ def test_f_76_a_request_runs_again_with_the_same_tokens(
         assert all(row["logprobs"] == row["tokens"] for row in told["choices"])
 
 
+def test_a_release_stands_for_its_model(
+    server: Server, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    assert run_command(["release", "stage", str(store), str(model), "--no-golden", "--json"]) == 0
+    assert run_command(["release", "promote", str(store), "1", "--json"]) == 0
+    capsys.readouterr()
+    answered(server, "released")
+    code, told = replayed(server, "released", store / "current", capsys)
+    assert code == 0 and told["equal"], told
+
+
 def test_another_model_is_refused_by_name(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,8 +129,10 @@ def verify(
     given; exit with 4 where one differs."""
     with reported(as_json):
         from firsthand.config import read_environment
+        from firsthand.release.record import model_of
 
-        _, manifest = _verified(model, trusted_keys or read_environment().trusted_keys)
+        trusted = trusted_keys or read_environment().trusted_keys
+        _, manifest = _verified(model_of(model), trusted)
         _show(manifest, "as it was written", as_json)
 
 
@@ -146,10 +148,11 @@ def export(
         if ml_bom is None:
             raise InvalidRequest("export", "needs --ml-bom FILE")
         from firsthand.canonical import canonical
+        from firsthand.release.record import model_of
         from firsthand.weights import ml_bom as bom
         from firsthand.weights.places import write_atomically
 
-        _, manifest = _verified(model, None)
+        _, manifest = _verified(model_of(model), None)
         write_atomically(ml_bom.absolute(), canonical(bom.ml_bom(manifest)))
         if as_json:
             print_json({"manifest_sha256": manifest.sha256})

@@ -38,7 +38,9 @@ def replay(
     with reported(as_json):
         from firsthand.generation import kept_requests, replaying
         from firsthand.generation.loading import load_model
+        from firsthand.release.record import model_of
 
+        model = model_of(model)
         contents = _contents(read_record(request_id, url, api_key))
         made = contents[0]["made_by"]
         adapters = options.load_keywords(replace(options.LOADING, lora=lora), with_adapters=True)

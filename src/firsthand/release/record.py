@@ -128,6 +128,16 @@ def model_path(folder: Path, release: Release) -> Path:
     return folder / MODEL / release.file if release.file else folder / MODEL
 
 
+def model_of(model: str) -> str:
+    """Where the model of a release lies; whatever is no folder of a release stays as it is. The
+    links on the way are followed now. Raises CheckpointError."""
+    folder = Path(model)
+    if not is_release(folder):
+        return model
+    folder = folder.resolve()
+    return str(model_path(folder, read_release(folder)))
+
+
 def release_folder(model: str | Path) -> Path | None:
     """That of the release whose model lies at this path."""
     path = Path(model)
