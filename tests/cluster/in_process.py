@@ -23,14 +23,15 @@ class LostReplica(Exception):
 
 
 class InProcess:
-    """Calls to replicas of this process: `lose` one, `silence` one, `leave` and `join` as a change
-    of their number does."""
+    """Calls to replicas of this process: `lose` one; the `running` are those that Ray Serve tells
+    of; the `silent` say nothing, the `deaf` take no call."""
 
     def __init__(self, options: ReplicaOptions) -> None:
         self._options = options
         self.replicas: dict[str, EngineReplica] = {}
         self.running: set[str] = set()
         self.silent: set[str] = set()
+        self.deaf: set[str] = set()
         self._ends: dict[str, asyncio.Event] = {}
         self.sent: list[str] = []
 
@@ -49,6 +50,8 @@ class InProcess:
 
     async def run(self, ticket: Ticket) -> bytes:
         name = await self._chosen(ticket)
+        while name in self.deaf:
+            await asyncio.sleep(RETRY_S)
         self.sent.append(name)
         ticket.routed(name)
         return await self._unless_lost(name, self.replicas[name].run(ticket.payload))

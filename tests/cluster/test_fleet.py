@@ -7,6 +7,8 @@ Owns: the door's side with real engines, without Ray. May not know: HTTP. Read n
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -158,9 +160,10 @@ def test_an_engine_that_crashes_takes_no_stream_with_it_but_one_that_crashes_all
             for num_lost in range(sending.MAX_LOST + 1):
                 await anext(stream)
                 before = fleet.num_moved
-                pid = calls.replicas["r0"].engine.pid
-                assert pid is not None
-                __import__("os").kill(pid, 9)
+                engine = calls.replicas["r0"].engine
+                while engine.pid is None:
+                    await asyncio.sleep(0.01)
+                os.kill(engine.pid, signal.SIGKILL)
                 if num_lost < sending.MAX_LOST:
                     while fleet.num_moved == before:
                         await asyncio.sleep(0.01)
@@ -210,5 +213,23 @@ def test_what_is_aborted_ends_there_and_what_was_not_sent_ends_here(micro_folder
             assert completion.finish_reason == "cancelled" and not completion.token_ids
             with pytest.raises(InvalidRequest, match="max_tokens"):
                 service.submit(await service.tokenize("hello"), {"max_tokens": -1})
+
+    on_loop(main)
+
+
+def test_g_38_who_is_on_the_way_to_a_replica_that_is_cut_off_goes_elsewhere(
+    micro_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no call, and its link is silent: a call that waits for its receipt is sent again."""
+    monkeypatch.setattr("firsthand.cluster.link.SILENT_S", 1.5)
+
+    async def main() -> None:
+        async with served(micro_folder, routing=Routing.ROUND_ROBIN) as (service, calls, fleet):
+            wanted = bits(await answer(service, OPTIONS[0]))
+            calls.silent.add("r0")
+            calls.deaf.add("r0")
+            found = await asyncio.gather(*(answer(service, OPTIONS[0]) for _ in range(4)))
+            assert [bits(one) for one in found] == [wanted] * 4
+            assert fleet.rotation.num_reached == 1
 
     on_loop(main)

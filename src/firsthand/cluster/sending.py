@@ -79,7 +79,8 @@ class Sending:
             self.fail(EngineUnavailable(f"the way to the replicas failed: {shown(error)}"))
 
     def is_at(self, name: str) -> bool:
-        return self.is_routed and self.replica == name
+        """Or on its way there: a replica that is cut off answers no call either."""
+        return self.replica == name
 
     def moves(self, fault: FirsthandError) -> None:
         """Its replica is lost."""
