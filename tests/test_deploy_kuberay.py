@@ -9,13 +9,16 @@ RayCluster (1.7, Apache-2.0), without its texts; pods in it are checked by Kuber
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from firsthand.cli.main import build_app
 from firsthand.cluster.autoscaling.limits import read_limits
 from firsthand.server.guard.access import FREE
 from firsthand.server.setting_sources import read_settings
@@ -146,3 +149,16 @@ def test_a_drain_has_its_time(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     for name in ("engines", "doors"):
         assert pods()[name]["spec"]["terminationGracePeriodSeconds"] >= settings.drain_limit_s + 30
+
+
+def test_the_flags_are_those_of_the_command() -> None:
+    shown = CliRunner().invoke(build_app(), ["cluster", "serve", "--help"])
+    assert shown.exit_code == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
+    words = door_command()
+    assert words[:2] == ["cluster", "serve"]
+    (init,) = pods()["doors"]["spec"]["initContainers"]
+    assert init["args"] == ["pull", words[2]]
+    for word in words:
+        if word.startswith("--"):
+            assert word in text, word

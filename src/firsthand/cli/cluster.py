@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +22,7 @@ from firsthand.checks import check_choice, check_integer, check_number
 from firsthand.cli.options import AsJson
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.cli.serve import read, typed
+from firsthand.cluster.autoscaling.limits import Limits, read_limits
 from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
 
@@ -50,8 +53,28 @@ OWN = (
     ),
     _own(
         "replicas",
-        Annotated[int, typer.Option("--replicas", metavar="N", help="How many engines.")],
-        default=1,
+        Annotated[
+            int | None,
+            typer.Option("--replicas", metavar="N", help="How many engines, always; default: 1."),
+        ],
+    ),
+    _own(
+        "min_replicas",
+        Annotated[
+            int | None,
+            typer.Option("--min-replicas", metavar="N", help="So many at least, more by the load."),
+        ],
+    ),
+    _own(
+        "max_replicas",
+        Annotated[int | None, typer.Option("--max-replicas", metavar="N", help="So many at most.")],
+    ),
+    _own(
+        "scaling",
+        Annotated[
+            Path | None,
+            typer.Option("--scaling", metavar="FILE", help="When there are more or fewer, TOML."),
+        ],
     ),
     _own(
         "replica_cpus",
@@ -85,7 +108,10 @@ def serve(
     *,
     address: str | None,
     local: bool,
-    replicas: int,
+    replicas: int | None,
+    min_replicas: int | None,
+    max_replicas: int | None,
+    scaling: Path | None,
     replica_cpus: float | None,
     routing: str,
 ) -> None:
@@ -94,25 +120,34 @@ def serve(
         if local == (address is not None):
             raise InvalidRequest("address", "give it, or --local: one of both")
         check_choice("routing", routing, ROUTINGS)
-        check_integer("replicas", replicas, 1, MAX_REPLICAS)
+        limits = scaled_by(scaling, min_replicas, max_replicas)
+        if limits is not None and replicas is not None:
+            raise InvalidRequest("replicas", "is a number that stays; a load changes the others")
+        most = limits.max_replicas if limits is not None else 1 if replicas is None else replicas
+        check_integer("replicas", most, 1, MAX_REPLICAS)
         cores = os.cpu_count() or 1
-        cpus = replica_cpus or (cores / replicas if local else 1.0)
+        cpus = replica_cpus or (cores / most if local else 1.0)
         check_number("replica_cpus", cpus, 0.0, 4096.0, low_open=True)
         configured = read(config, given)
         settings = configured.settings
         with session(address, cpus) as begun:
+            from firsthand.cluster.closed import VARIABLES
             from firsthand.cluster.deployment import Place
             from firsthand.cluster.rotation import Routing
+            from firsthand.cluster.scaling import autoscaling_config
             from firsthand.cluster.serving import serve as serve_there
             from firsthand.cluster.serving import shared
             from firsthand.server.logs import configure_logging
 
             configure_logging(settings.log_level, settings.log_format, folder=settings.log_folder)
-            place = Place(replicas, cpus, settings.drain_limit_s + DRAIN_SPARE_S)
+            scaled = None if limits is None else autoscaling_config(limits)
+            # Processes of a Ray that this one starts have its environment anyway.
+            variables = VARIABLES if begun.folder is None else None
+            place = Place(most, cpus, settings.drain_limit_s + DRAIN_SPARE_S, scaled, variables)
             num_threads = max(1, int(cpus))
 
             def placed(found: Any) -> Any:
-                return shared(found, replicas if begun.folder else 1, num_threads)
+                return shared(found, most if begun.folder else 1, num_threads)
 
             code = serve_there(
                 placed(configured),
@@ -123,6 +158,16 @@ def serve(
             )
         if code:
             raise typer.Exit(code)
+
+
+def scaled_by(file: Path | None, least: int | None, most: int | None) -> Limits | None:
+    """When there are more replicas or fewer; None: nothing of it was asked for. Raises
+    InvalidRequest."""
+    given = {"min_replicas": least, "max_replicas": most}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if file is None and not changes:
+        return None
+    return replace(Limits() if file is None else read_limits(file), **changes)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import msgspec
 import ray
 from ray import serve
 from ray.exceptions import RayError
@@ -24,6 +25,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from firsthand.checks import shown
+from firsthand.cluster.node_model import bring
 from firsthand.cluster.replica import EngineReplica
 from firsthand.cluster.routing import ROUTER
 from firsthand.cluster.ticket import Ticket
@@ -85,6 +87,8 @@ class RayDeployer:
     async def __call__(self, options: ReplicaOptions) -> ServeCalls:
         """Raises EngineUnavailable."""
         app = app_of(options.model)
+        version = (await asyncio.to_thread(bring, options.model, None)).version
+        options = msgspec.structs.replace(options, version=version)
         try:
             await asyncio.to_thread(self._run, app, options)
         except (RayError, RayServeException, RuntimeError, ValueError) as error:

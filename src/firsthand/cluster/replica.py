@@ -112,7 +112,7 @@ class EngineReplica:
             options = self._options
             packs = options.load.executor == "native" and options.load.pack_cache
             form = options.load.quantization if packs else None
-            await asyncio.to_thread(bring, options.model, form)
+            await asyncio.to_thread(bring, options.model, form, options.version)
             self._remote = Remote(
                 LoadModel(options.model, options.load, options.chaos),
                 Watch(hang_s=options.hang_s),

@@ -21,14 +21,9 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from firsthand.cluster.autoscaling.limits import Limits
 from firsthand.cluster.autoscaling.policy import State, decide
 from firsthand.cluster.autoscaling.readings import NAMES, PREFIX, Report, readings_of, report_of
+from firsthand.cluster.closed import REPORT_EVERY_S
 
 MEMORY = "firsthand"
-# Ray sends readings every ten seconds unless the processes of replicas and doors are told this.
-REPORT_EVERY_S = 2.0
-ENVIRONMENT = {
-    f"RAY_SERVE_{who}_AUTOSCALING_METRIC_PUSH_INTERVAL_S": f"{REPORT_EVERY_S:g}"
-    for who in ("REPLICA", "HANDLE")
-}
 RECORDS_PER_LOOK_BACK = 5  # Ray's: it takes a reading so often in its look back
 
 

@@ -35,13 +35,14 @@ _LENGTH = struct.Struct(">I")
 
 
 class ReplicaOptions(msgspec.Struct, frozen=True):
-    """What a replica is told to run."""
+    """What a replica is told to run. `version`: of the model, as the door has it; None: a path."""
 
     model: str
     load: LoadOptions
     hang_s: float
     max_requests: int
     chaos: bool = False
+    version: str | None = None
 
 
 class Begin(msgspec.Struct, frozen=True):

@@ -1,0 +1,100 @@
+"""A wave of requests: one replica, three, one again, and every answer is right. S111, VERS-6, G23.
+
+Owns: the wave. May not know: when a replica is added (`autoscaling/`). Read next:
+`test_cluster.py`, whose Ray is like this one; docs/autoscaling.md.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.test_cluster import BODY, FLAGS, READY_S, post, replica_pids, told
+from tests.server.processes import Server, launched
+
+pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow, pytest.mark.soak]
+
+SCALING = """
+max-replicas = 3
+ongoing-out = 2
+queue-out = 2
+confirm-s = 2
+out-cooldown-s = 2
+start-s = 30
+in-cooldown-s = 10
+empty-s = 8
+look-back-s = 15
+"""
+WAVE, EBB = 10, 1  # callers, each of whom asks again when it has its answer
+PATIENCE_S = 240.0
+
+
+class Callers:
+    """Some who ask without a pause, until they are told to stop; what they got."""
+
+    def __init__(self, server: Server, many: int) -> None:
+        self._server, self._over = server, threading.Event()
+        self._pool = ThreadPoolExecutor(many)
+        self._work = [self._pool.submit(self._ask) for _ in range(many)]
+
+    def _ask(self) -> list[Any]:
+        found = []
+        while not self._over.is_set():
+            answer = post(self._server, "/v1/completions", {**BODY, "max_tokens": 200})
+            found.append(answer.json().get("choices") if answer.status_code == 200 else answer.text)
+            if len(self._work) == EBB:
+                time.sleep(0.5)
+        return found
+
+    def end(self) -> list[Any]:
+        self._over.set()
+        found = [answer for one in self._work for answer in one.result()]
+        self._pool.shutdown()
+        return found
+
+
+def test_a_wave_comes_and_goes_without_a_failed_request(micro_folder: Path, tmp_path: Path) -> None:
+    home, scaling = tmp_path / "home", tmp_path / "scaling.toml"
+    scaling.write_text(SCALING)
+    verb = ("cluster", "serve", "--local", "--scaling", str(scaling), "--replica-cpus", "0.5")
+    with launched(
+        tmp_path, str(micro_folder), *FLAGS, verb=verb, FIRSTHAND_HOME=str(home)
+    ) as server:
+        server.wait_ready(READY_S)
+        wanted = post(server, "/v1/completions", {**BODY, "max_tokens": 200}).json()["choices"]
+        took_s: dict[str, float] = {}
+        answers = []
+        for name, many, replicas in (("rise", WAVE, 3), ("fall", EBB, 1)):
+            callers, begun_s = Callers(server, many), time.monotonic()
+            waited({1, 2, 3} - {4 - replicas})
+            took_s[f"{name}_begins"] = time.monotonic() - begun_s
+            waited({replicas})
+            took_s[name] = time.monotonic() - begun_s
+            if replicas == 3:
+                waited_ready(home, 3)
+            answers += callers.end()
+        waited_ready(home, 1)
+        print({"answers": len(answers), **took_s})
+        assert answers == [wanted] * len(answers)
+        code, _ = server.end(signal.SIGTERM, 60.0)
+        assert code == 0, server.log.read_text()
+
+
+def waited(counts: set[int]) -> None:
+    """Until there are so many processes of replicas."""
+    until = time.monotonic() + PATIENCE_S
+    while len(replica_pids()) not in counts:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def waited_ready(home: Path, replicas: int) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while (row := told(home, "status")["models"][0])["running"] != replicas or row["ending"]:
+        assert time.monotonic() < until, row
