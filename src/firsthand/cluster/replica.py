@@ -25,8 +25,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
-from firsthand.cluster.autoscaling.readings import figures
 from firsthand.cluster.node_model import bring
+from firsthand.cluster.own_load import OwnLoad
 from firsthand.cluster.wire import (
     Beat,
     Begin,
@@ -105,6 +105,9 @@ class EngineReplica:
         self._facts: StepFacts | None = None  # of the last step
         self._fresh: StepFacts | None = None  # and whether its events have not come yet
         self._machine = boot_id()
+        load = self._options.load
+        num_cores = load.threads or os.cpu_count() or 1
+        self._load = OwnLoad(num_cores, load.device, time.perf_counter)
 
     async def reconfigure(self, _: object) -> None:
         """Ray Serve calls it before the first request: the model is loaded here."""
@@ -132,6 +135,7 @@ class EngineReplica:
             if door_of(request_id) not in self._outboxes:
                 raise EngineUnavailable("this replica has no link to the door that asks")
             stream = self._streams[request_id] = self.engine.submit(_timed(begin))
+            self._load.asked(request_id)
         except FirsthandError as error:
             return packed(End(to_fault(error), taken=False))
         try:
@@ -141,6 +145,7 @@ class EngineReplica:
         finally:
             stream.close()
             del self._streams[request_id]
+            self._load.ended(request_id)
         return packed(End())
 
     async def link(self, payload: bytes) -> AsyncIterator[bytes]:
@@ -196,12 +201,11 @@ class EngineReplica:
             raise EngineUnavailable(self.engine.reason)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For the policy of autoscaling; of the engine's last step."""
+        """For the policy of autoscaling; requests are those of the engine's last step."""
         facts = self._facts if self._streams else None
-        return figures(
-            running=float(facts.num_running if facts else 0),
-            waiting=float(facts.num_waiting if facts else 0),
-        )
+        running, waiting = (facts.num_running, facts.num_waiting) if facts else (0, 0)
+        pids = (os.getpid(), self.engine.pid)
+        return self._load.report(running, waiting, [pid for pid in pids if pid is not None])
 
     async def _look(self) -> None:
         """Every door gets the picture, soon after it was taken."""
@@ -228,6 +232,7 @@ class EngineReplica:
     def _on_events(self, events: tuple[TokenEvent, ...]) -> None:
         """Each door gets those of its requests, with the facts of their step."""
         fresh, self._fresh = self._fresh, None
+        self._load.stepped(events)
         for door, outbox in self._outboxes.items():
             own = tuple(event for event in events if door_of(event.request_id) == door)
             if own or fresh is not None:
