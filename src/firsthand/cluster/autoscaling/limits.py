@@ -14,10 +14,10 @@ from typing import Any
 
 from firsthand.checks import check_integer, check_number, meant, shown
 from firsthand.errors import InvalidRequest
+from firsthand.files import read_text
 from firsthand.loadtest.curve import Curve, read_curve
 from firsthand.values import dataclass
 
-MAX_FILE_BYTES = 1 << 20
 MAX_REPLICAS = 1000
 MAX_S = 86_400.0
 KNEE = "knee"
@@ -93,14 +93,8 @@ def read_limits(file: Path) -> Limits:
     """From a TOML file of the fields' names; what it does not say is what the knee says that it
     names (`knee = "knee.json"`, beside it), then the default. Raises InvalidRequest."""
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise InvalidRequest(str(file), f"is longer than {MAX_FILE_BYTES} bytes")
-        content = tomllib.loads(raw.decode("utf-8"))
-    except OSError as error:
-        raise InvalidRequest(str(file), f"cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        content = tomllib.loads(read_text(file, "scaling"))
+    except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(str(file), f"is no TOML: {error}") from None
     found: dict[str, Any] = {}
     knee = content.pop(KNEE, None)
