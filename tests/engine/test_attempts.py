@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsthand.engine.attempts import MAX_ATTEMPTS, run_plan
+from firsthand.errors import DeviceLost
 from firsthand.request import SamplingParams
 from firsthand.scheduling.outcomes import fault_of
 from firsthand.scheduling.plan import (
@@ -202,3 +203,18 @@ def test_other_fields_of_the_plan_are_kept() -> None:
     runner = Poisoned(1)
     run_plan(runner, plan)
     assert all(replace(part, slices=plan.slices) == plan for part in runner.plans)
+
+
+def test_s61_a_device_that_failed_for_good_is_not_tried_again() -> None:
+    """Neither at once nor among the halves of a step that failed for another reason."""
+
+    class Lost(Poisoned):
+        def run(self, plan: StepPlan) -> StepResult:
+            if self.plans or not self.culprits:
+                raise DeviceLost("the card failed: an illegal memory access")
+            return super().run(plan)
+
+    with pytest.raises(DeviceLost):
+        run_plan(Lost(), plan_of(4))
+    with pytest.raises(DeviceLost):
+        run_plan(Lost(1), plan_of(4))

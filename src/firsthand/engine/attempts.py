@@ -14,7 +14,8 @@ One at fault among n costs 2·log2(n) attempts, and all of them together about a
 steps. `MAX_ATTEMPTS` bounds what a broken machine costs; who is not alone by then fails as well.
 
 A step that was refused memory is first computed again as it was, if some could be freed; halves,
-too, need less than the whole.
+too, need less than the whole. A device that failed for good fails at every attempt: there is none
+after that, and the process ends, so that another can begin.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from firsthand.errors import DeviceLost
 from firsthand.scheduling.plan import Drawn, SequenceSlice, StepPlan, StepResult, WasRead
 from firsthand.values import dataclass
 
@@ -53,10 +55,12 @@ class Ran:
 
 
 def run_plan(runner: Runner, plan: StepPlan, relieve: Callable[[], bool] = lambda: False) -> Ran:
-    """Run it; raises nothing that is an Exception. `relieve` frees memory: False, there was none
-    to free."""
+    """Run it; raises nothing that is an Exception but DeviceLost. `relieve` frees memory: False,
+    there was none to free."""
     try:
         return Ran(runner.run(plan))
+    except DeviceLost:
+        raise
     except Exception as fault:
         _LOG.exception("a step of %d sequences failed", len(plan.slices))
         lacks_memory = isinstance(fault, MemoryError)
@@ -118,6 +122,8 @@ class _Attempts:
         self._num_left -= 1
         try:
             result = self._runner.run(plan)
+        except DeviceLost:
+            raise
         except Exception as fault:
             return fault
         self._drawn += result.drawn

@@ -22,6 +22,7 @@ import torch
 from firsthand.errors import DeviceLost
 
 RESERVE_BYTES = 128 << 20
+FATAL = ("CUDA error", "Triton Error [CUDA]")  # how torch and Triton begin what the driver said
 
 
 def free_bytes(device: str) -> int | None:
@@ -83,7 +84,9 @@ def told_apart() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise MemoryError(f"the card: {first_line(error)}") from error
-    except torch.AcceleratorError as error:
+    except RuntimeError as error:
+        if not str(error).startswith(FATAL):
+            raise
         raise DeviceLost(f"the card failed: {first_line(error)}") from error
 
 
