@@ -117,7 +117,7 @@ def kv(model: str) -> Found:
     }
 
 
-def compared(model: str) -> Found:
+def ways_compared(model: str) -> Found:
     return {"outcomes": command("bench", "compare", model)["outcomes"]}
 
 
@@ -145,6 +145,24 @@ def capacity(model: str) -> Found:
     return {name: command(*known, *options)["replicas"] for name, options in said.items()}
 
 
+def autoscaled(model: str) -> Found:
+    """Drawn loads of 12 requests a second at their height, replicas of 2, ready after 30 s."""
+    from firsthand.cluster.autoscaling.limits import Limits
+    from firsthand.cluster.autoscaling.loads import drawn
+    from firsthand.cluster.autoscaling.simulator import Service, compared
+
+    service = Service(rate=2.0, idle_s=1.0, busy_s=2.0, ttft_ms=500.0, start_s=30.0)
+    at_knee = 0.8 * service.rate * service.busy_s  # as `limits_at` has it of a measured knee
+    limits = Limits(max_replicas=12, ongoing_out=at_knee, queue_out=at_knee)
+    return {
+        load: {
+            name: outcome.to_dict()
+            for name, outcome in compared(drawn(load, 12.0, 5.0), service, limits, 5.0).items()
+        }
+        for load in ("step", "sawtooth", "wave")
+    }
+
+
 def witnesses(model: str) -> Found:
     from firsthand.observe.alert_settings import AlertSettings
     from firsthand.observe.alerts import rules as alert_rules
@@ -170,10 +188,11 @@ MEASURES: Mapping[str, Callable[[str], Found]] = {
     "rules": rules,
     "profile": profiled,
     "kv": kv,
-    "compare": compared,
+    "compare": ways_compared,
     "verify": verified,
     "books": books,
     "capacity": capacity,
+    "autoscale": autoscaled,
     "witnesses": witnesses,
 }
 

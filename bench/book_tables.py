@@ -351,6 +351,21 @@ def capacity(lines: Lines, language: str) -> str:
     return table(heads, rows, language, lines.of("capacity"))
 
 
+def autoscale(lines: Lines, language: str) -> str:
+    heads = (
+        "load | with patience: changes | flaps | machine hours | without: changes | flaps | hours",
+        "负载 | 有耐心：变更 | 抖动 | 机器小时 | 没有：变更 | 抖动 | 小时",
+    )
+    rows = []
+    for load, sides in lines.found("autoscale").items():
+        cells: list[object] = [f"`{load}`"]
+        for side in ("ours", "naive"):
+            one = sides[side]
+            cells += [one["changes"], one["flaps"], f"{one['machine_hours']:.1f}"]
+        rows.append(cells)
+    return table(heads, rows, language, lines.of("autoscale"))
+
+
 TABLES: Mapping[str, Callable[[Lines, str], str]] = {
     "file": file,
     "load": load,
@@ -372,4 +387,5 @@ TABLES: Mapping[str, Callable[[Lines, str], str]] = {
     "witnesses": witnesses,
     "books": books,
     "capacity": capacity,
+    "autoscale": autoscale,
 }
