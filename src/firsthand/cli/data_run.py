@@ -2,7 +2,7 @@
 
 Owns: their options, which engine answers, how progress and books are shown.
 May not know: how a job is done.
-Read next: `../data/running.py`; `quarantine.py`, for what such a run has refused.
+Read next: `../data/running.py`; `data_run_on_ray.py`; `data_quarantine.py`, for what is refused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from firsthand.cli import options
+from firsthand.cli.data_run_on_ray import MANY, Many, run_on_ray
 from firsthand.cli.interrupts import terminable
-from firsthand.cli.offline import MANY, Many, run_on_ray
 from firsthand.cli.output import CHECK_FAILED, print_json, print_table, reported, say
 from firsthand.cli.remote import ApiKey, first_key
 from firsthand.errors import InvalidRequest

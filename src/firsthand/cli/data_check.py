@@ -1,4 +1,4 @@
-"""The commands about data: check.
+"""The command that reads a file and writes nothing: data check.
 
 Owns: their options, and how books and refused records are shown.
 May not know: how a file is read, or what a contract asks.
