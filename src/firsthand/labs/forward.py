@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from firsthand.compute.ops import PLAIN_ATTENTION, AttentionRule
 from firsthand.errors import UnsupportedModel
-from firsthand.generation.loading import read_spec, read_tokenizer
+from firsthand.generation.reading import read_spec, read_tokenizer
 from firsthand.models import families
 from firsthand.models.rope import RopeSpec
 from firsthand.models.spec import ModelSpec

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.loading import load_model, read_spec
+from firsthand.generation.loading import load_model
+from firsthand.generation.reading import read_spec
 from firsthand.models import families
 from firsthand.processes import peak_resident_bytes
 from firsthand.quantize.forward import Weights

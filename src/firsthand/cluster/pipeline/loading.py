@@ -31,7 +31,8 @@ from firsthand.engine.batching import flat_batch
 from firsthand.engine.runner import trace_plans
 from firsthand.errors import InvalidRequest
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.loading import LateTokenizer, LoadedModel, read_spec
+from firsthand.generation.loading import LateTokenizer, LoadedModel
+from firsthand.generation.reading import read_spec
 from firsthand.generation.report import LoadTimes
 from firsthand.memory.budget import Budget, Limit, share_of
 from firsthand.models.spec import ModelSpec

@@ -32,8 +32,8 @@ from firsthand.config import read_environment
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.generation.executors import new_executor
 from firsthand.generation.load_options import LoadOptions
-from firsthand.generation.loading import read_spec
 from firsthand.generation.planning import limit_of, sequences_of, settle_stage
+from firsthand.generation.reading import read_spec
 from firsthand.generation.swapping import reader
 from firsthand.kvcache.paged import PagedStore
 from firsthand.memory.budget import Budget
