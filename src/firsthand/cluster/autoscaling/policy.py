@@ -3,6 +3,7 @@
 Owns: the decision, its reason in words, and all that it remembers.
 May not know: who asks, how a replica is started or drained.
 Read next: `limits.py`; `simulator.py`, which judges it.
+Seen in: `firsthand lab autoscaler`.
 
 Every figure is turned into a demand: how many replicas it keeps busy. Beyond as many as there are,
 at once some are added; only when the highest demand of a long look back fits well into one less,

@@ -3,6 +3,7 @@
 Owns: the arithmetic of bubbles and hops, and the timeline as text and as a trace.
 May not know: Ray, arrays, what was computed.
 Read next: `report.py`, which prints it.
+Seen in: `firsthand lab pipeline`.
 
 The bubble is the share of the stages' time, from the first part's begin to the last part's end, in
 which they do not compute. Of S equal stages and M equal parts, with hops that take no time, it is
