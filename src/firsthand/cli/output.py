@@ -23,6 +23,7 @@ from io import TextIOWrapper
 
 import typer
 
+from firsthand.columns import columns, cut, padded
 from firsthand.errors import (
     AnswerCancelled,
     BadHash,
@@ -177,9 +178,9 @@ def table(
 
     Beyond `max_width` the widest column is cut, each cut cell with … at its end.
     """
-    columns = list(zip(headings, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    right = [all(cell[:1].isdigit() for cell in column[1:]) for column in columns]
+    by_column = list(zip(headings, *rows, strict=True))
+    widths = [max(map(columns, column)) for column in by_column]
+    right = [all(cell[:1].isdigit() for cell in column[1:]) for column in by_column]
     if max_width is not None:
         excess = sum(widths) + 2 * (len(widths) - 1) - max_width
         widest = widths.index(max(widths))
@@ -187,15 +188,11 @@ def table(
         widths[widest] = max(least, widths[widest] - max(0, excess))
     return [
         "  ".join(
-            _cut(cell, width).rjust(width) if to_right else _cut(cell, width).ljust(width)
+            padded(cut(cell, width), width, to_right=to_right)
             for cell, width, to_right in zip(row, widths, right, strict=True)
         ).rstrip()
         for row in (headings, *rows)
     ]
-
-
-def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: width - 1] + "…"
 
 
 def in_bytes(count: int) -> str:

@@ -1,6 +1,6 @@
 """Charts as lines of text, for a terminal.
 
-Owns: how each kind looks in characters, and how wide a character is.
+Owns: how each kind looks in characters.
 May not know: labs, files, colours.
 Read next: `figure.py`, the same as an image.
 """
@@ -8,9 +8,9 @@ Read next: `figure.py`, the same as an image.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterator, Sequence
 
+from firsthand.columns import columns, padded
 from firsthand.labs.charts import Bars, Cells, Chart, Lanes, Lines, Span
 from firsthand.labs.words import text_of
 
@@ -31,15 +31,6 @@ def draw(chart: Chart, language: str) -> list[str]:
         case Cells():
             body = _cells(chart)
     return [chart.title.of(language), *(line.rstrip() for line in body)]
-
-
-def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: wide characters take two."""
-    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
-
-
-def padded(text: str, width: int) -> str:
-    return text + " " * max(0, width - columns(text))
 
 
 def _labelled(labels: Sequence[str], bodies: Sequence[str]) -> Iterator[str]:
