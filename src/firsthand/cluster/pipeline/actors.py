@@ -2,7 +2,7 @@
 
 Owns: an actor for each stage, how work goes from one to the next, what is said when one is lost.
 May not know: what a stage computes.
-Read next: `links.py`, the seam; `session.py`, where Ray comes from.
+Read next: `links.py`, the seam; `opening.py`, where Ray comes from.
 
 Work is passed as an argument from actor to actor: the process that asks holds references, and rows
 of more than 100 kB never come to it. An actor answers the calls of one caller in their order, which
@@ -12,7 +12,7 @@ is that of the parts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -61,8 +61,7 @@ class RayLinks:
         return self._all(refs)
 
     def clocks(self) -> list[float]:
-        """How many seconds later our clock is than that of each stage: from the quickest of a few
-        questions, half of which is the way there."""
+        """From the quickest of a few questions to each, half of which is the way there."""
         return [self._clock(actor) for actor in self._actors]
 
     def resident_bytes(self) -> list[int]:
@@ -115,6 +114,3 @@ class RayLinks:
         if error.actor_id in ids:
             return f"stage {ids.index(error.actor_id)} of {len(ids)}"
         return f"one of {len(ids)} stages"
-
-
-Connect = Callable[[str, LoadOptions], RayLinks]

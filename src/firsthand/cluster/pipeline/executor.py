@@ -106,13 +106,12 @@ class PipelineExecutor:
         vocab_size: int,
         held: Held,
         num_parts: int | None = None,
-        clocks: Sequence[float] | None = None,
     ) -> None:
         self._links = links
         self._vocab_size = vocab_size
         self._held = held
         self._num_parts = num_parts
-        self._clocks = clocks or [0.0] * links.num_stages  # ours is later by so many seconds
+        self._clocks = links.clocks()
         self._spans: deque[Span] = deque(maxlen=KEPT_SPANS)
         self._num_steps = 0
         self.cost: RowCost | None = None

@@ -32,6 +32,9 @@ class Links(Protocol):
         """Each through all stages, in their order; they come back in it, too. Several are under
         way at a time, and no stage computes a later part before an earlier one."""
 
+    def clocks(self) -> list[float]:
+        """How many seconds later this process's clock is than that of each stage's."""
+
     def resident_bytes(self) -> list[int]:
         """Of each stage's process."""
 
@@ -65,6 +68,9 @@ class LocalLinks:
                 work = stage.step(work)
             done.append(work)
         return done
+
+    def clocks(self) -> list[float]:
+        return [0.0] * self.num_stages
 
     def resident_bytes(self) -> list[int]:
         return [stage.resident_bytes() for stage in self._stages]

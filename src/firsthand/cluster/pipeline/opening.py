@@ -2,7 +2,7 @@
 
 Owns: the order in which Ray, stages and model are opened, and closed again.
 May not know: what is asked of the model.
-Read next: `loading.py`, `session.py`, `actors.py`.
+Read next: `loading.py`, `actors.py`; `cluster/session.py`, where Ray comes from.
 
     with open_pipeline("smollm2-135m", LoadOptions(), Wanted(num_stages=2)) as pipeline:
         with LLM(pipeline.loaded) as llm:
@@ -14,7 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from firsthand.cluster.pipeline.links import Links
 from firsthand.cluster.pipeline.loading import Pipeline, Wanted, load_pipeline, stage_options
+from firsthand.cluster.session import begin_own, join
+from firsthand.compute.native.cores import available_threads
+from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
 from firsthand.generation.load_options import LoadOptions
 
@@ -24,23 +28,32 @@ def open_pipeline(
     model: str, options: LoadOptions, wanted: Wanted, address: str | None = None
 ) -> Iterator[Pipeline]:
     """`address`: a Ray that runs, whose workers find `model` by the same name; None: one of our
-    own on this machine. Raises what `load_pipeline` does."""
+    own on this machine. Raises what `load_pipeline` does, and EngineUnavailable without a Ray."""
+    home = read_environment().home
     try:
-        from firsthand.cluster.pipeline.actors import RayLinks
-        from firsthand.cluster.pipeline.session import ray_session, threads_each
+        session = begin_own(home, wanted.num_stages) if address is None else join(address, home)
     except ModuleNotFoundError as missing:
         if missing.name != "ray":
             raise
         message = "workers need the extra: pip install 'firsthand[ray]'"
         raise InvalidRequest("stages", message) from None
+    try:
+        num_together = wanted.num_stages if address is None else 1
+        with closing(load_on_ray(model, options, wanted, num_together)) as pipeline:
+            yield pipeline
+    finally:
+        session.end()
 
-    def connect(model: str, options: LoadOptions) -> RayLinks:
-        on_machine = wanted.num_stages if address is None else 1
-        own = stage_options(options, on_machine, threads_each(on_machine))
+
+def load_on_ray(model: str, options: LoadOptions, wanted: Wanted, num_together: int) -> Pipeline:
+    """In the Ray that this process has joined; so many stages share the cores and the memory of a
+    machine. Raises as `load_pipeline` does."""
+    from firsthand.cluster.pipeline.actors import RayLinks
+
+    threads = max(1, available_threads() // num_together)
+
+    def connect(model: str, options: LoadOptions) -> Links:
+        own = stage_options(options, num_together, threads)
         return RayLinks(model, [own] * wanted.num_stages)
 
-    with (
-        ray_session(address, wanted.num_stages),
-        closing(load_pipeline(model, options, wanted, connect)) as pipeline,
-    ):
-        yield pipeline
+    return load_pipeline(model, options, wanted, connect)
