@@ -197,6 +197,25 @@ def test_batch_and_file_kinds_give_equal_outputs(tmp_path: Path) -> None:
     assert all(one == found["in.jsonl"] for one in found.values())
 
 
+def test_d_11_a_huge_row_of_parquet_is_refused_unread(tmp_path: Path) -> None:
+    """By the sizes that the file states; read, it would have kept the start of its bytes."""
+    path = tmp_path / "in.parquet"
+    huge = {"request_id": "huge", "text": "x" * (9 << 20)}
+    rows = [[ask(1), ask(2)], [huge], [ask(3)]]
+    tables = [pa.Table.from_pylist(group) for group in rows]
+    with pq.ParquetWriter(path, tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    found = read(path)
+    assert [one.position.record for one in found] == [1, 2, 3, 4]
+    refused = [one for one in found if isinstance(one, Rejected)]
+    assert [(one.position.record, one.reason, one.raw) for one in refused] == [(3, "too_long", b"")]
+    with pq.ParquetWriter(path, tables[0].schema) as writer:
+        writer.write_table(pa.Table.from_pylist([huge, {**huge, "text": "y" * (9 << 20)}]))
+    with pytest.raises(SourceRefused, match="row group 1 has 2 rows of 94"):
+        read(path)
+
+
 def test_outputs_into_parquet(tmp_path: Path) -> None:
     table: dict[str, Any] = {"sink": {"path": "out.parquet"}, "checkpoint_records": 4}
     job = job_in(tmp_path, lines(*map(ask, range(10))), **table)

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from firsthand.data.record import Position, Reason, Record, Rejected
-from firsthand.data.source import Flaw, refused, row_record
+from firsthand.data.source import NO_LIMITS, Flaw, refused, row_record, too_long_flaw
 from firsthand.errors import SourceRefused
 
 BATCH_ROWS = 256
+PLAIN = 8  # bytes that a character of JSON may have in a file, at most
 EXTENSION = b"ARROW:extension:name"
 
 
@@ -32,6 +33,7 @@ def read_parquet(
         file = pq.ParquetFile(stream, memory_map=False)
         for field in file.schema_arrow:
             _check_type(field)
+        _check_groups(file.metadata)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise SourceRefused("parquet", str(error)[:200]) from error
     names = file.schema_arrow.names
@@ -54,26 +56,51 @@ def _check_type(field: Any) -> None:
         _check_type(field.type.field(index))
 
 
+def _check_groups(metadata: Any) -> None:
+    """Rows are read by pages, which hold them whole: what the file itself says of their sizes is
+    asked before. A row that has its group for itself is refused alone, by `_rows`."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.num_rows > 1 and _is_huge(group):
+            mean = group.total_byte_size // group.num_rows
+            message = f"row group {number + 1} has {group.num_rows} rows of {mean} bytes, in mean"
+            limit = NO_LIMITS.record_bytes
+            raise SourceRefused("parquet", f"{message}; the limit is {limit} per record")
+
+
+def _is_huge(group: Any) -> bool:
+    """Whether there is a row in it that is too long for sure."""
+    most = group.num_rows * PLAIN * NO_LIMITS.record_bytes
+    return bool(group.num_rows and group.total_byte_size > most)
+
+
 def _rows(file: Any, num_before: int) -> Iterator[Record | Rejected]:
-    row, groups = 0, list[int]()
-    for group in range(file.num_row_groups):
-        num_rows = file.metadata.row_group(group).num_rows
-        if not groups and row + num_rows <= num_before:
-            row += num_rows
-        else:
-            groups.append(group)
+    row = 0
     try:
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups):
-            for fields in _values(batch):
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if row + group.num_rows <= num_before:
+                row += group.num_rows
+            elif _is_huge(group):
                 row += 1
-                if row <= num_before:
-                    continue
-                if isinstance(fields, Flaw):
-                    yield refused(Position(row, row, 0, 0, 1, row), b"", fields)
-                else:
-                    yield row_record(row, row, fields)
+                flaw = too_long_flaw(group.total_byte_size, NO_LIMITS)
+                yield refused(Position(row, row, 0, 0, 1, row), b"", flaw)
+            else:
+                for fields in _fields(file, number):
+                    row += 1
+                    if row <= num_before:
+                        continue
+                    if isinstance(fields, Flaw):
+                        yield refused(Position(row, row, 0, 0, 1, row), b"", fields)
+                    else:
+                        yield row_record(row, row, fields)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise SourceRefused("parquet", f"row {row + 1}: {str(error)[:200]}") from error
+
+
+def _fields(file: Any, group: int) -> Iterator[dict[str, Any] | Flaw]:
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group]):
+        yield from _values(batch)
 
 
 def _values(batch: Any) -> Iterator[dict[str, Any] | Flaw]:
