@@ -81,8 +81,8 @@ def test_every_cache_is_that_of_the_torch_executor(kv_dtype: Any) -> None:
 
 def test_company_and_chunks_change_no_bit() -> None:
     executor = ready(small())
-    whole = in_chunks(executor, IDS, 18)
-    assert np.array_equal(in_chunks(executor, IDS, 7, 1, 10), whole)
+    whole = in_chunks(executor, IDS, 11)
+    assert np.array_equal(in_chunks(executor, IDS, 3, 1, 7), whole)
     store = new_store(executor)
     executor.run(batch(store, (0, 0, IDS[:9]), (2, 0, IDS[20:29])), store)
     mixed = executor.run(
@@ -124,10 +124,10 @@ def test_a_replayed_step_has_the_bits_of_a_plain_one() -> None:
         )
         assert np.array_equal(got, want)
 
-    both((0, 0, IDS[:5]), (1, 0, IDS[5:8]), (2, 0, IDS[8:9]))
-    both((0, 5, IDS[9:10]), (1, 3, IDS[10:11]), (2, 1, IDS[11:12]))
-    both((1, 4, IDS[12:13]))
-    both((0, 6, IDS[13:15]), (1, 5, IDS[15:16]))
+    both((0, 0, IDS[:2]), (1, 0, IDS[5:6]), (2, 0, IDS[8:9]))
+    both((0, 2, IDS[9:10]), (1, 1, IDS[10:11]), (2, 1, IDS[11:12]))
+    both((1, 2, IDS[12:13]))
+    both((0, 3, IDS[13:15]), (1, 3, IDS[15:16]))
     facts = graphed.compiled_steps()
     assert facts is not None
     assert len(made) == 2

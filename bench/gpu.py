@@ -1,0 +1,396 @@
+"""One command for a card: what is right, what is fast, and how far from the card's own limits.
+
+Owns: the order of the measurements, their deadline, and the form of the result.
+May not know: kernels.
+Read next: `gpu_models.py`; docs/gpu.md.
+
+    python bench/gpu.py --minutes 8 [--model NAME] [--out FILE]
+    python bench/gpu.py --smoke            the whole of it, tiny, in Triton's interpreter
+
+Each part adds to one JSON object, which is written after every part: what a deadline cuts off is
+missing, not lost. A part that fails says so in its place, and the others go on. The limits are
+measured in the same process: a long copy, and a large product of the library's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+REPEATS = 20
+NEEDED = ("numpy", "torch", "triton")
+
+
+class Run:
+    """The options, the deadline, and what was found so far."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.smoke = bool(options.smoke)
+        self.model = str(options.model)
+        self.out = Path(options.out)
+        self.device = "cpu" if self.smoke else "cuda"
+        self.ends_s = time.monotonic() + 60 * options.minutes
+        self.found: dict[str, Any] = {
+            "bench": "gpu",
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": _said("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"),
+            "smoke": self.smoke,
+            "left_out": [],
+        }
+
+    @property
+    def left_s(self) -> float:
+        return self.ends_s - time.monotonic()
+
+    def part(self, name: str, least_s: float, measure: Callable[[], Any]) -> None:
+        """Measure, if there is time for it, and keep what was found."""
+        if self.left_s < least_s:
+            self.found["left_out"].append(name)
+        else:
+            began_s = time.monotonic()
+            try:
+                found = measure()
+            except Exception as error:
+                found = {"failed": f"{type(error).__name__}: {error}"[:2000]}
+            self.found[name] = found
+            print(f"{name}: {time.monotonic() - began_s:.1f} s", file=sys.stderr)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--model", default="smollm2-135m", help="the small real one, if it is here")
+    parser.add_argument("--smoke", action="store_true", help="tiny, without a card")
+    parser.add_argument("--out", default=str(ROOT / "bench" / "results" / "gpu.json"))
+    run = Run(parser.parse_args(arguments))
+    os.environ["TRITON_INTERPRET"] = "1" if run.smoke else "0"  # before triton is imported
+    run.part("built", -math.inf, build)
+    run.part("machine", 5, lambda: machine(run))
+    run.part("kernels", 20, lambda: kernels(run))
+    for shape, formats in [("smoke", ("float16", "int4"))] if run.smoke else REAL_SHAPES:
+        for format in formats:
+            run.part(f"{shape} {format}", 20, lambda s=shape, f=format: model(run, s, f))
+    run.part("transformers", 20, lambda: beside_transformers(run))
+    run.part("real model", 10, lambda: real_model(run))
+    print(json.dumps(run.found))
+    failed = [
+        name for name, part in run.found.items() if isinstance(part, dict) and "failed" in part
+    ]
+    return 1 if failed else 0
+
+
+REAL_SHAPES = [("1b", ("float16",)), ("7b", ("float16", "int4"))]
+
+
+def build() -> dict[str, Any]:
+    """The kernels of the CPU, which sample: compiled where they are missing."""
+    for library in NEEDED:
+        __import__(library)
+    try:
+        import firsthand.compute.native._native  # noqa: F401
+    except ImportError:
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*command, "-e", str(ROOT)], check=True, stdout=sys.stderr)
+        return {"native": "compiled now"}
+    return {"native": "there"}
+
+
+def machine(run: Run) -> dict[str, Any]:
+    """Names and versions, and the two limits: bytes and multiply-accumulates a second."""
+    import torch
+    import triton
+
+    size = 1 << (16 if run.smoke else 29)
+    source = torch.ones(size, dtype=torch.float32, device=run.device)
+    target = torch.empty_like(source)
+    copy_ms = timed(run, lambda: target.copy_(source))
+    side = 64 if run.smoke else 8192
+    a = torch.ones((side, side), dtype=torch.bfloat16, device=run.device)
+    product_ms = timed(run, lambda: a @ a)
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "copied_gb_per_second": 2 * source.nbytes / copy_ms / 1e6,
+        "bf16_tflops": 2 * side**3 / product_ms / 1e9,
+    }
+    if run.device == "cuda":
+        free, whole = torch.cuda.mem_get_info()
+        found |= {
+            "card": torch.cuda.get_device_name(),
+            "capability": list(torch.cuda.get_device_capability()),
+            "cuda": torch.version.cuda,
+            "memory_bytes": whole,
+            "free_bytes": free,
+        }
+    return found
+
+
+def kernels(run: Run) -> dict[str, Any]:
+    """Each file of kernel tests in a process of its own, on this device."""
+    folder = ROOT / "tests" / "compute" / "triton"
+    files = sorted(folder.glob("interpreted_*.py"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    found = {}
+    for file in files[-1:] if run.smoke else files:
+        limit_s = max(1.0, min(120.0, run.left_s / 2))
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        command += ["-k", "best_token"] if run.smoke else []
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            found[file.stem] = "ran past its time"
+            continue
+        last = (done.stdout.strip().splitlines() or [""])[-1]
+        found[file.stem] = "right" if done.returncode == 0 else f"wrong: {done.stdout[-1500:]}"
+        print(f"{file.stem}: {last}", file=sys.stderr)
+    return found
+
+
+def model(run: Run, name: str, format: str) -> dict[str, Any]:
+    """A model of a shape: its load, decoding and prompts beside the limits, and its bits."""
+    from bench.gpu_models import SHAPES, fill
+
+    shape = SHAPES[name]
+    executor = new_executor(run, buckets=shape.rows)
+    began_s = time.monotonic()
+    met = fill(executor, shape, format)
+    wait(run)
+    held = executor.memory()
+    found: dict[str, Any] = {
+        "parameters": met,
+        "load_s": time.monotonic() - began_s,
+        "weights_bytes": held.weights_bytes,
+        "scratch_bytes": held.scratch_bytes,
+    }
+    store_and_steps(run, executor, name, met, found)
+    del executor
+    if format == "float16" and name != "7b":  # as many loads as there are ways
+        found["bits"] = bits(run, name, format)
+    return found
+
+
+def store_and_steps(run: Run, executor: Any, name: str, met: int, found: dict[str, Any]) -> None:
+    from bench.gpu_models import SHAPES, batch_of, decoding, new_store
+
+    shape, limits = SHAPES[name], run.found["machine"]
+    store = new_store(executor, shape)
+    read = executor.memory().weights_bytes - 2 * shape.vocab_size * shape.width  # no embedding
+    found["decode"] = []
+    for rows in shape.rows:
+        batch = decoding(shape, rows)
+        step_ms = timed(run, lambda b=batch: executor.run(b, store))
+        num_bytes = read + rows * shape.context * store.slot_bytes
+        device_ms = device_time(run, executor, batch, store)
+        found["decode"].append(
+            {
+                "rows": rows,
+                "step_ms": step_ms,
+                "tokens_per_second": rows / step_ms * 1e3,
+                "bytes": num_bytes,
+                "share_of_bandwidth": num_bytes / step_ms / 1e6 / limits["copied_gb_per_second"],
+                "device_ms": device_ms,
+                "overhead": None if device_ms is None else 1 - device_ms / step_ms,
+            }
+        )
+    prompt = batch_of(shape, [(0, 0, shape.max_tokens)])
+    prompt_ms = timed(run, lambda: executor.run(prompt, store))
+    macs = met * shape.max_tokens
+    found["prompt"] = {
+        "tokens": shape.max_tokens,
+        "step_ms": prompt_ms,
+        "share_of_bf16_peak": 2 * macs / prompt_ms / 1e9 / limits["bf16_tflops"],
+    }
+    facts = executor.compiled_steps()
+    found["graphs"] = None if facts is None else facts.to_dict()
+
+
+def bits(run: Run, name: str, format: str) -> dict[str, Any]:
+    """Which changes of a step leave a row's bits alone: by default, and where that is asked for."""
+    import numpy as np
+
+    from bench.gpu_models import SHAPES, batch_of, fill, new_store
+
+    shape = SHAPES[name]
+    half = min(shape.context // 2, shape.max_tokens)
+    found: dict[str, Any] = {}
+    for steady in (False, True):
+        kept: dict[str, Any] = {}
+        for way, (rules, graphs) in WAYS.items():
+            buckets = shape.rows if graphs else ()
+            executor = new_executor(
+                run, deterministic=steady, buckets=buckets, disabled_rules=rules
+            )
+            fill(executor, shape, format)
+            store = new_store(executor, shape)
+            last = batch_of(shape, [(0, half, 1)])
+            executor.run(batch_of(shape, [(0, 0, half)]), store)
+            kept[way] = executor.run(last, store).copy()
+            if way == "eager":
+                others = [(which, 0, 1) for which in range(1, max(shape.rows))]
+                many = batch_of(shape, [(0, half, 1), *others])
+                kept["company"] = executor.run(many, store)[:1].copy()
+                for start, stop in ((0, half // 3), (half // 3, half)):
+                    executor.run(batch_of(shape, [(0, start, stop - start)]), store)
+                kept["chunks"] = executor.run(last, store).copy()
+            del executor, store
+        plain = kept.pop("eager")
+        found["deterministic" if steady else "default"] = {
+            way: bool(np.array_equal(plain, other)) for way, other in kept.items()
+        }
+    return found
+
+
+# What else a step may be: rules of fusion that are left out, and whether a graph is replayed.
+WAYS: dict[str, tuple[tuple[str, ...], bool]] = {
+    "eager": ((), False),
+    "unfused": (("residual-norm", "rope"), False),
+    "graph": ((), True),
+}
+
+
+def beside_transformers(run: Run) -> dict[str, Any]:
+    """So many requests at once, greedy, over models of one shape: tokens a second of each."""
+    import numpy as np
+
+    from bench.gpu_models import SHAPES, batch_of, fill, new_store
+    from bench.gpu_transformers import generation
+
+    shape = SHAPES["smoke" if run.smoke else "1b"]
+    requests, prompt, new = (2, 3, 2) if run.smoke else (16, 128, 64)
+    their_ms = timed(run, generation(shape, run.device, requests, prompt, new), repeats=3)
+    executor = new_executor(run, buckets=shape.rows)
+    fill(executor, shape, "float16")
+    store = new_store(executor, shape)
+
+    def ours() -> None:
+        per = max(1, shape.max_tokens // prompt)
+        for first in range(0, requests, per):
+            some = range(first, min(first + per, requests))
+            executor.run(batch_of(shape, [(which, 0, prompt) for which in some]), store)
+        for at in range(prompt, prompt + new - 1):
+            logits = executor.run(
+                batch_of(shape, [(which, at, 1) for which in range(requests)]), store
+            )
+            np.argmax(logits, axis=1)
+
+    our_ms = timed(run, ours, repeats=3)
+    tokens = requests * new
+    return {
+        "requests": requests,
+        "new_tokens": new,
+        "transformers_tokens_per_second": tokens / their_ms * 1e3,
+        "tokens_per_second": tokens / our_ms * 1e3,
+        "times": their_ms / our_ms,
+    }
+
+
+def real_model(run: Run) -> dict[str, Any]:
+    """The small real model, through the whole engine: its text beside that of the CPU's kernels."""
+    from firsthand.errors import ModelNotFound
+    from firsthand.generation.llm import LLM
+
+    model, folder = run.model, run.out.parent / "gpu-micro-model"
+    if run.smoke:
+        from firsthand.cli.micro_model import write_micro_model
+
+        folder.mkdir(parents=True, exist_ok=True)
+        model = str(write_micro_model(folder))
+    found: dict[str, Any] = {"model": Path(model).name}
+    texts = []
+    new = 2 if run.smoke else 64
+    options: dict[str, Any] = {"max_context": 64 if run.smoke else 1024, "kv_dtype": "float16"}
+    card: dict[str, Any] = {"executor": "triton", "device": run.device, "compile": not run.smoke}
+    try:
+        for chosen in ({}, card):
+            with LLM(model, **options, **chosen) as llm:
+                llm.generate("Once", max_tokens=new, temperature=0.0, ignore_end=True)
+                began_s = time.monotonic()
+                done = llm.generate("Once", max_tokens=new, temperature=0.0, ignore_end=True)
+                texts.append(list(done.token_ids))
+                name = llm.loaded.executor.name
+                found[f"{name}_tokens_per_second"] = new / (time.monotonic() - began_s)
+    except ModelNotFound as error:
+        return found | {"missing": str(error)}
+    same = sum(a == b for a, b in zip(*texts, strict=True))
+    return found | {"equal_tokens": same, "tokens": new}
+
+
+def new_executor(run: Run, **options: Any) -> Any:
+    """Activations as transformers would have them, so that the two are alike."""
+    from firsthand.compute.triton.executor import TritonExecutor
+
+    if run.smoke and options.get("buckets"):
+        options["capture"] = lambda call: call  # a graph wants a card
+    dtype = "float32" if run.smoke else "float16"
+    return TritonExecutor(run.device, dtype, **options)
+
+
+def device_time(run: Run, executor: Any, batch: Any, store: Any) -> float | None:
+    """What the card itself was busy in one step, by torch's profiler; None: there is no card."""
+    if run.device != "cuda":
+        return None
+    import torch
+
+    from firsthand.compute.torch.profiling import profile_step
+
+    step = profile_step(lambda: executor.run(batch, store), torch.device(run.device))
+    return sum(call.device_ms for call in step.calls)
+
+
+def timed(run: Run, call: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The median in milliseconds, after two calls that compile and warm."""
+    repeats, warm = (1, 1) if run.smoke else (repeats, 2)
+    times = []
+    for nth in range(warm + repeats):
+        wait(run)
+        began_s = time.perf_counter()
+        call()
+        wait(run)
+        if nth >= warm:
+            times.append((time.perf_counter() - began_s) * 1e3)
+    return statistics.median(times)
+
+
+def wait(run: Run) -> None:
+    if run.device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _said(*command: str) -> str | None:
+    """What a program prints; None where it is not there, or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
