@@ -406,7 +406,7 @@ def test_s38_f53_a_sum_that_depends_on_the_batch_is_found(model: str) -> None:
         ["--only", "store", "--batch-parity"],
         ["--kv-store", "contiguous"],
         ["--no-prefix-cache"],
-        ["--executor", "torch"],
+        ["--executor", "torch", "--only", "threads"],
         ["--max-context", "64"],
     ],
 )

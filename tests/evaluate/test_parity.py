@@ -335,7 +335,6 @@ def test_rows_are_compared_by_their_bits() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"executor": "torch"}, "executor"),
     ({"kv_store": "contiguous"}, "kv_store"),
     ({"scheduler": "static"}, "scheduler"),
     ({"prefix_cache": False}, "prefix_cache"),
@@ -350,6 +349,18 @@ def test_what_the_proof_is_not_for_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=field):
         load_for_proof(micro, LoadOptions(**options))
+
+
+@pytest.mark.torch
+def test_an_executor_that_promises_nothing_is_asked_all_the_same(micro: Path) -> None:
+    """Torch in float32: equal in every run, and whatever else holds is told, to the last."""
+    pytest.importorskip("torch")
+    loaded = load_for_proof(micro, LoadOptions(executor="torch", kv_dtype="float32"))
+    found = outcomes(loaded, "chunks", "company")
+    assert list(found) == ["again", "company", "chunks"]
+    assert found["again"].passed
+    with pytest.raises(InvalidRequest, match="cannot be asked of the torch executor"):
+        outcomes(loaded, "threads")
 
 
 def test_an_unknown_property_is_refused(loaded: LoadedModel) -> None:

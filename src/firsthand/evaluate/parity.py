@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from firsthand.checks import check_choice
+from firsthand.compute.executor import OwnsStores
 from firsthand.compute.fusion import RULES
 from firsthand.compute.native.executor import NativeExecutor
 from firsthand.engine.batching import flat_batch
@@ -49,6 +50,7 @@ from firsthand.scheduling.plan import SequenceSlice, StepPlan
 from firsthand.scheduling.policy import Policy
 from firsthand.values import dataclass
 
+NATIVE_ONLY = ("threads", "fusion")  # what is varied is its own
 AT_ONCE = len(workload.SIZES)
 MAX_LOGIT_ROWS = 96
 THREADS = (1, 2, 3)
@@ -66,7 +68,7 @@ class Subject:
     """What is proven, and with what. `install` is put between every run and the engine."""
 
     loaded: LoadedModel
-    native: NativeExecutor
+    native: NativeExecutor | None  # None: an executor that promises nothing
     requests: Sequence[Request]
     known: Transcript
     install: Install
@@ -110,10 +112,8 @@ Ask = Callable[[Subject], Iterator[Part]]
 def load_for_proof(
     model: str | Path, options: LoadOptions, progress: Progress | None = None
 ) -> LoadedModel:
-    """As `load_model`, sized for the requests. Raises InvalidRequest for what is no part of the
-    promise, or is varied by the proof itself."""
-    if options.executor != "native":
-        raise InvalidRequest("executor", "equal bits are the promise of the native executor")
+    """As `load_model`, sized for the requests. Raises InvalidRequest for what the proof itself
+    varies."""
     check_plain(options)
     sized = replace(options, max_sequences=AT_ONCE, max_logit_rows=MAX_LOGIT_ROWS)
     loaded = load_model(model, sized, progress)
@@ -138,18 +138,25 @@ def prove(
     install: Install = lambda loaded: loaded,
 ) -> Iterator[Outcome]:
     """Each property in turn, the first one that fails as the last. `only` names some of
-    `PROPERTIES`; `install` may put a fault in, to see that it is found."""
-    checked_names(only)
-    if not isinstance(loaded.executor, NativeExecutor):
-        raise InvalidRequest("executor", "equal bits are the promise of the native executor")
+    `PROPERTIES`; `install` may put a fault in, to see that it is found.
+
+    The promise is the native executor's. Another one is asked all that can be asked of it, and goes
+    on after a difference: what holds is what is wanted to know."""
+    executor, names = loaded.executor, checked_names(only)
+    native = executor if isinstance(executor, NativeExecutor) else None
+    left_out = () if native is not None else NATIVE_ONLY
+    if isinstance(executor, OwnsStores):
+        left_out = (*left_out, "store")
+    for name in set(names).intersection(left_out):
+        raise InvalidRequest("only", f"{name!r} cannot be asked of the {executor.name} executor")
     requests = workload.requests(loaded.limits.vocab_size, 4 if thorough else 1)
-    subject = Subject(loaded, loaded.executor, requests, Transcript(), install, thorough)
+    subject = Subject(loaded, native, requests, Transcript(), install, thorough)
     for name, (promise, ask) in PROPERTIES.items():
-        if only and name not in (*only, "again"):
+        if name in left_out or (only and name not in (*only, "again")):
             continue
         outcome = _asked(name, promise, ask, subject)
         yield outcome
-        if not outcome.passed:
+        if native is not None and not outcome.passed:
             return
 
 
@@ -280,6 +287,7 @@ def _preemption(subject: Subject) -> Iterator[Part]:
 
 
 def _threads(subject: Subject) -> Iterator[Part]:
+    assert subject.native is not None
     own = subject.native.threads
     counts = [count for count in THREADS if count != own]
     for count in counts:
@@ -296,6 +304,7 @@ def _fusion(subject: Subject) -> Iterator[Part]:
 
 def _prepared(subject: Subject, **options: Any) -> NativeExecutor:
     loaded = subject.loaded
+    assert subject.native is not None
     executor = subject.native.beside(**options)
     rows = loaded.max_logit_rows
     executor.prepare(families.program(loaded.spec), loaded.limits.max_step_tokens, rows)
