@@ -118,7 +118,8 @@ def kv(model: str) -> Found:
 
 
 def ways_compared(model: str) -> Found:
-    return {"outcomes": command("bench", "compare", model)["outcomes"]}
+    sizes = ("--output-tokens", "64", "--prefix-tokens", "256")
+    return {"outcomes": command("bench", "compare", model, *sizes)["outcomes"]}
 
 
 def verified(model: str) -> Found:
