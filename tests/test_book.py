@@ -9,13 +9,17 @@ import ast
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from bench.book import BOOK, measured, written
+from firsthand.cli.main import build_app
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "firsthand"
@@ -122,6 +126,27 @@ def test_the_look_for_code_can_fail() -> None:
     assert stands_in(tree, "A.f")
     assert not stands_in(tree, "A.g")
     assert not stands_in(tree, "f")
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_its_commands_and_their_options_are_there(path: Path) -> None:
+    """Also of those that need a server, and so are run by a reader alone."""
+    blocks = [block for _, kind, block in FENCE.findall(text_of(path)) if kind == "bash"]
+    app = get_command(build_app())
+    for line in "".join(blocks).splitlines():
+        name, *given = shlex.split(line)
+        if name == "python":
+            assert (ROOT / given[0]).is_file(), line
+            continue
+        assert name == "firsthand", line
+        command: Any = app
+        while commands := getattr(command, "commands", None):
+            # `plan MODEL` is `plan plan MODEL`.
+            command = (
+                commands[given.pop(0)] if given[0] in commands else next(iter(commands.values()))
+            )
+        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        assert {option for option in given if option.startswith("--")} <= known, line
 
 
 def labs(path: Path) -> list[str]:
