@@ -95,6 +95,18 @@ def test_a_key_never_gets_more_than_its_rate(moves: list[tuple[str, int, float]]
         assert used <= 120 + now * 2 + 1e-6
 
 
+def test_what_was_withdrawn_does_not_count_as_a_request() -> None:
+    """A cascade asks its large model by the same request: it is not refused for the small one."""
+    rates, caller = Rates(), Caller("k", quota=Quota(requests_per_minute=1, max_concurrent=1))
+    for _ in range(3):
+        rates.take(caller, 5, 0.0)
+        rates.give_back(caller, 5, 0.0, num_requests=1)
+    rates.take(caller, 5, 0.0)
+    rates.give_back(caller, 0, 0.0)
+    with pytest.raises(Refused):
+        rates.take(caller, 5, 0.0)
+
+
 def test_accounts_of_keys_that_are_gone_are_dropped() -> None:
     rates = Rates()
     for name in ("a", "b"):
