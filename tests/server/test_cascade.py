@@ -32,6 +32,7 @@ from firsthand.server.cascade import Cascade, Found
 from firsthand.server.house import House
 from tests.server.processes import launched
 from tests.server.running import Running, serving
+from tests.server.test_several import need_of
 
 pytestmark = pytest.mark.native
 
@@ -319,11 +320,13 @@ def test_a_server_of_two_models_and_a_calibration(
     assert run_command(["cascade", "choose", str(file), "--confidence", "1.0"]) == 0
 
     def config(*served: str) -> list[str]:
-        tables = "".join(f'[[model]]\npath = "{path}"\n' for path in served)
+        """There is room for one: the small model leaves, when it has answered in vain."""
+        tables = "".join(f'[[model]]\npath = "{path}"\nload = "lazy"\n' for path in served)
+        tables += f'[cascade]\nquick = "{file}"\n'
         path = tmp_path / "serve.toml"
-        path.write_text(
-            f'threads = 1\nrecord-content = true\n{tables}[cascade]\nquick = "{file}"\n'
-        )
+        limit = need_of(Path(served[0])) * 3 // 2
+        room = f'memory-limit = "{limit}"\nmin-model-stay = 0\n'
+        path.write_text(f"{room}threads = 1\nrecord-content = true\n{tables}")
         return ["--config", str(path)]
 
     with launched(tmp_path, *config(*models[:2])) as server:
@@ -332,6 +335,7 @@ def test_a_server_of_two_models_and_a_calibration(
         reply = httpx.post(server.url + TEXT, json=body | {"ignore_eos": True}, timeout=60)
         told = reply.json()["firsthand_cascade"]
         assert (told["answered_by"], told["reason"]) == ("two", "unsure")
+        assert reply.headers["x-cascade"].startswith("large; reason=unsure")
         (line,) = [one for one in server.told("request") if one.get("model") == "quick"]
         assert line["cascade"] == {**told, "large": line["cascade"]["large"]}  # type: ignore[index]
         assert line["output_tokens"] == 30

@@ -138,26 +138,34 @@ class _Attempt:
         return self._told(begun, self._large)
 
     async def _tried(self, small: Service, prepare: Prepare[R]) -> Begun[R] | None:
-        """The small one's reply; None: it is not sure enough."""
-        lease = await self._house.enter_service(self._request, small)
-        draft = await prepare(small)
-        begun, answers = self._begin(small, draft, scored=True)
-        self._small = answers
-        hearing = Hearing(self._cascade.calibration.rule(), answers.num_choices)
+        """The small one's reply; None: it is not sure enough. Unless it is kept, the small one is
+        let go here: it may have to leave, for there to be room for the large one."""
+        let_go = await self._house.enter_service(self._request, small)
+        kept: Begun[R] | None = None
+        try:
+            begun, answers = self._begin(small, await prepare(small), scored=True)
+            self._small = answers
+            self._decision = await self._heard(answers)
+            if self._decision.escalated:
+                self._house.recorder.gave_up(small.model.name, await answers.give_up())
+                self._call.forget_answer()
+            else:
+                kept = begun
+        finally:
+            if kept is None:
+                let_go()
+        return kept
+
+    async def _heard(self, answers: Answers) -> Decision:
+        calibration = self._cascade.calibration
+        hearing = Hearing(calibration.rule(), answers.num_choices)
 
         def enough(index: int, chunk: Chunk) -> bool:
             scores = [one.logprob for one in chunk.logprobs or ()]
             return hearing.add(index, scores, ended=chunk.completion is not None) is not None
 
         await unless_gone(self._request, answers.hold(enough))
-        self._decision = decided(self._cascade.calibration, hearing)
-        if not self._decision.escalated:
-            return begun
-        ids = await answers.give_up()
-        self._house.recorder.gave_up(small.model.name, ids)
-        self._call.forget_answer()
-        lease()
-        return None
+        return decided(calibration, hearing)
 
     def _begin(
         self, service: Service, draft: Draft[R], *, scored: bool
@@ -166,10 +174,10 @@ class _Attempt:
         return _begun(self._house, self._request, self._wish, whom, draft, scored=scored)
 
     def _told(self, begun: Begun[R], answers: Answers | None) -> Begun[R]:
-        decision, told = self._decision, self._as_told()
+        decision = self._decision
         assert decision is not None and answers is not None, "it is known who answers"
         answers.more = lambda: {FIELD: self._as_told().to_dict()}
-        parts = [str(told.answered_by), f"reason={decision.reason}"]
+        parts = ["large" if decision.escalated else "small", f"reason={decision.reason}"]
         if decision.confidence is not None:
             parts.append(f"confidence={decision.confidence:.4f}")
         return replace(begun, headers={**begun.headers, "x-cascade": "; ".join(parts)})
