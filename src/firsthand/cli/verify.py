@@ -8,7 +8,8 @@ Read next: `evaluate/parity.py`.
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +24,7 @@ from firsthand.cli.output import (
     say,
 )
 from firsthand.errors import InvalidRequest
+
 
 SHOWN = ("PROPERTY", "PROMISE", "RESULT", "LOGITS", "MS")
 
@@ -73,13 +75,14 @@ def verify(
         for one in prove(loaded, names, thorough=thorough, install=install):
             outcomes.append(one)
             say(f"{one.promise}: {RESULTS[one.passed]}, {one.num_logits} logits, {one.seen}")
+        took_s = time.perf_counter() - began_s
         found = {
             "model": model,
             "executor": loading.executor,
             "promised": loading.executor == "native",
             "passed": all(one.passed for one in outcomes),
             "num_logits": sum(one.num_logits for one in outcomes),
-            "seconds": time.perf_counter() - began_s,
+            "seconds": took_s,
             "properties": [one.to_dict() for one in outcomes],
             "format": format_of(loaded),
             "kv_dtype": loading.kv_dtype,
@@ -89,17 +92,22 @@ def verify(
         if as_json:
             print_json(found)
         else:
-            rows = [
-                (one.name, one.promise, RESULTS[one.passed], f"{one.num_logits}", f"{one.ms:.0f}")
-                for one in outcomes
-            ]
-            print_table(SHOWN, rows)
-            if loading.executor != "native":
-                holds = sum(one.passed for one in outcomes)
-                print(f"{holds} of {len(outcomes)} hold; {loading.executor} promises none of them")
-            elif found["passed"]:
-                print(f"equal bits: {found['num_logits']} logits in {found['seconds']:.1f} s")
-            else:
-                print(f"{outcomes[-1].promise}: {outcomes[-1].seen}")
+            _show(outcomes, loading.executor, took_s)
         if found["promised"] and not found["passed"]:
             raise typer.Exit(CHECK_FAILED)
+
+
+def _show(outcomes: Sequence[Any], executor: str, took_s: float) -> None:
+    """`outcomes`: of `prove`, whose module is loaded when it is used."""
+    rows = [
+        (one.name, one.promise, RESULTS[one.passed], f"{one.num_logits}", f"{one.ms:.0f}")
+        for one in outcomes
+    ]
+    print_table(SHOWN, rows)
+    holds = sum(one.passed for one in outcomes)
+    if executor != "native":
+        print(f"{holds} of {len(outcomes)} hold; {executor} promises none of them")
+    elif holds == len(outcomes):
+        print(f"equal bits: {sum(one.num_logits for one in outcomes)} logits in {took_s:.1f} s")
+    else:
+        print(f"{outcomes[-1].promise}: {outcomes[-1].seen}")
