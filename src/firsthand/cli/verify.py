@@ -25,7 +25,6 @@ from firsthand.cli.output import (
 )
 from firsthand.errors import InvalidRequest
 
-
 SHOWN = ("PROPERTY", "PROMISE", "RESULT", "LOGITS", "MS")
 
 
