@@ -161,3 +161,21 @@ def test_a_file_opens_its_two_models_and_no_others(
     with pytest.raises(InvalidRequest) as refused:
         Cascade.open(path, threads=1)
     assert refused.value.field == "small"
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_two_real_models_that_share_no_vocabulary(smollm2_path: Path, gemma3_path: Path) -> None:
+    prompts = ["The capital of France is", "one, two, three,", "Zyx qwv", "A rose is a kind of"]
+    given: dict[str, Any] = {"seed": 1, "temperature": 0, "max_tokens": 8}
+    known = made(smollm2_path, gemma3_path, -1.0)
+    options: dict[str, Any] = {"threads": 1, "max_context": 128, "max_sequences": 1}
+    with LLM(smollm2_path, **options) as small, LLM(gemma3_path, **options) as large:
+        scores = sorted(score(small, prompt, given) for prompt in prompts)
+        steps = ((-1000.0, 0.25), (scores[2], 0.75))
+        cascade = Cascade(small, large, replace(known, steps=steps))
+        streams = [cascade.stream(prompt, **given) for prompt in prompts]
+        assert sum(stream.decision.escalated for stream in streams) == 2
+        for prompt, stream in zip(prompts, streams, strict=True):
+            chosen = large if stream.decision.escalated else small
+            assert bits(answer(stream)) == bits(chosen.generate(prompt, **given))

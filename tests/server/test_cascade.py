@@ -290,6 +290,16 @@ def test_a_client_that_goes_frees_whoever_computes(two: Two, waits: bool) -> Non
     two.idle()
 
 
+def test_a_deadline_that_passes_before_the_decision_ends_it(two: Two) -> None:
+    two.set(rule(-900.0, window=400))
+    body = {"model": "quick", "prompt": "a", "max_tokens": 450, "ignore_eos": True, "stream": True}
+    head = {"x-request-deadline-ms": "30"}
+    reply = two.client.post(TEXT, json=body, headers=head)
+    assert reply.status_code in (408, 504), "no stream had begun"
+    assert reply.json()["error"]["code"] == "deadline_exceeded"
+    two.idle()
+
+
 def test_it_stands_in_the_list_of_models(two: Two) -> None:
     cards = two.client.get("/v1/models").json()["data"]
     assert [card["id"] for card in cards] == ["small", "large", "quick"]
