@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.book_forms import Lines, NotMeasured, missing
-from bench.book_tables import SENTENCES, TABLES
+from bench.book_tables import LABS, SENTENCES, TABLES
 from bench.record import commit, cpu
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,6 +164,17 @@ def autoscaled(model: str) -> Found:
     }
 
 
+def labs(model: str) -> Found:
+    """What those labs show that run without a model, on a clock of their own."""
+    found: Found = {}
+    for name in LABS:
+        for language in ("en", "zh"):
+            shown = command("lab", name, "--lang", language)["evidence"]
+            kept = {part: shown[part] for part in ("headings", "rows")}
+            found.setdefault(name, {})[language] = kept
+    return found
+
+
 def witnesses(model: str) -> Found:
     from firsthand.observe.alert_settings import AlertSettings
     from firsthand.observe.alerts import rules as alert_rules
@@ -194,6 +205,7 @@ MEASURES: Mapping[str, Callable[[str], Found]] = {
     "books": books,
     "capacity": capacity,
     "autoscale": autoscaled,
+    "labs": labs,
     "witnesses": witnesses,
 }
 

@@ -57,3 +57,18 @@ def missing(name: str, language: str) -> str:
 
 def words(language: str, english: str, chinese: str) -> str:
     return chinese if language == "zh" else english
+
+
+def lab(name: str, lines: Lines, language: str) -> str:
+    """What a lab has shown, as it shows it itself."""
+    found = lines.found("labs")[name][language]
+    head = " | ".join(found["headings"])
+    rows = [[shown(cell) for cell in row] for row in found["rows"]]
+    below = words(language, f"`firsthand lab {name}`:", f"`firsthand lab {name}`：")
+    return below + "\n\n" + table((head, head), rows, language, lines.of("labs"))
+
+
+def shown(cell: str | float) -> str:
+    if isinstance(cell, str):
+        return cell
+    return f"{cell:,.0f}" if cell == int(cell) else f"{cell:.2f}"

@@ -8,8 +8,9 @@ Read next: `book_forms.py`, how any table looks; `book.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from bench.book_forms import Line, Lines, table, words
+from bench.book_forms import Line, Lines, lab, table, words
 from bench.quantization_table import name_of
 from bench.quantization_table import newest as newest_schemes
 from bench.table import newest as newest_rivals
@@ -19,6 +20,18 @@ SENTENCES = (
     "The cat sleeps on the warm stone.",
     "猫在温暖的石头上睡觉。",
     "🐱💤🪨🌞",
+)
+# Labs that run on no clock: what they show is the same everywhere.
+LABS = (
+    "half-characters",
+    "fragmentation",
+    "continuous-batching",
+    "starvation",
+    "unbounded-queue",
+    "slow-upstream",
+    "crying-wolf",
+    "wrong-encoding",
+    "dirty-record",
 )
 # The rows of the rounding figure: one way to round after another, from 8 bits to 3.
 SCHEMES = (
@@ -69,10 +82,8 @@ def load(lines: Lines, language: str) -> str:
 
 
 def formats(lines: Lines, language: str) -> str:
-    heads = (
-        "reader | opened, s | every value read, s | peak, MiB",
-        "读法 | 打开，秒 | 每个值都读过，秒 | 峰值，MiB",
-    )
+    english = "reader | opened, s | every value read, s | peak, MiB"
+    heads = (english, "读法 | 打开，秒 | 每个值都读过，秒 | 峰值，MiB")
     rows = [
         (one["reader"], f"{one['open_s']:.3f}", f"{one['read_s']:.3f}", one["peak_mib"])
         for one in lines.found("formats")["readers"]
@@ -181,10 +192,8 @@ def ours(lines: Lines, workload: str) -> dict[str, Line]:
 
 
 def speed(lines: Lines, language: str) -> str:
-    heads = (
-        "work | file's own blocks, tokens/s | int8, tokens/s",
-        "工作 | 文件自己的块，词元/秒 | int8，词元/秒",
-    )
+    english = "work | file's own blocks, tokens/s | int8, tokens/s"
+    heads = (english, "工作 | 文件自己的块，词元/秒 | int8，词元/秒")
     named = (
         ("decode", "one sequence", "单序列"),
         ("concurrent16", "16 at once", "16 路同时"),
@@ -287,10 +296,8 @@ def verify(lines: Lines, language: str) -> str:
 
 
 def serving(lines: Lines, language: str) -> str:
-    heads = (
-        "16 sequences | file's own blocks, tokens/s | int8, tokens/s",
-        "16 个序列 | 文件自己的块，词元/秒 | int8，词元/秒",
-    )
+    english = "16 sequences | file's own blocks, tokens/s | int8, tokens/s"
+    heads = (english, "16 个序列 | 文件自己的块，词元/秒 | int8，词元/秒")
     named = (
         ("concurrent16", "in one process", "同一进程内"),
         ("serving16", "over HTTP", "经过 HTTP"),
@@ -388,4 +395,5 @@ TABLES: Mapping[str, Callable[[Lines, str], str]] = {
     "books": books,
     "capacity": capacity,
     "autoscale": autoscale,
+    **{f"lab_{name.replace('-', '_')}": partial(lab, name) for name in LABS},
 }
