@@ -55,6 +55,7 @@ STATE: dict[str, Any] = {
     "checks": [{"name": "queue", "ok": False, "detail": "full"}],
     "alerts": [{"alert": "Slow", "severity": "P2", "ended_s": None}],
     "degradation": {"micro": 2},
+    "gpus": [{"gpu": 0, "busy": 0.25, "used_bytes": 3 << 30, "num_bytes": 8 << 30, "watts": 210.5}],
 }  # fmt: skip
 
 
@@ -73,6 +74,7 @@ def test_everything_is_there_in_plain_text() -> None:
         "micro  ready  paused", "sha256 abababababab", "running 1 of 8", "normal 3", "12.3",
         "8 of 32 blocks", "3.0 MiB", "forward 80%", "call·[31mer", "2.0 s", "and 19 more",
         "check fails: queue (full)", "P2 Slow: fires", "level 2 of 4",
+        "GPU 0", "25%", "3.0 GiB of 8.0 GiB", "210.5 W",
     ):  # fmt: skip
         assert part in text, text
     assert "\x1b" not in text
@@ -93,7 +95,9 @@ def test_news_change_what_they_name_and_nothing_else() -> None:
 )
 def test_nonsense_is_a_dash(nonsense: dict[str, Any]) -> None:
     seen = Seen()
-    seen.take(nonsense | {"checks": "x", "alerts": None, "degradation": 7})
+    seen.take(
+        nonsense | {"checks": "x", "alerts": None, "degradation": 7, "gpus": [{"watts": "x"}]}
+    )
     assert plain(seen)
 
 

@@ -119,6 +119,7 @@ def nvml(**more: Any) -> Any:
         nvmlDeviceGetHandleByIndex=lambda number: number,
         nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=3 << 30, total=8 << 30),
         nvmlDeviceGetUtilizationRates=lambda device: SimpleNamespace(gpu=25, memory=1),
+        nvmlDeviceGetPowerUsage=lambda device: 210_500,
         NVMLError=OSError,
         **more,
     )
@@ -348,6 +349,14 @@ def test_a_gpu_that_does_not_say_is_left_out() -> None:
     silent = nvml()
     silent.nvmlDeviceGetUtilizationRates = refuse
     assert all(not metric.samples for metric in Gpus(silent).collect())
+    modest = nvml()
+    modest.nvmlDeviceGetPowerUsage = refuse
+    assert [one["watts"] for one in Gpus(modest).told()] == [None, None]
+    told = Gpus(nvml()).told()[1]
+    assert (told["gpu"], told["busy"], told["used_bytes"], told["num_bytes"], told["watts"]) == (
+        *(1, 0.25, 3 << 30, 8 << 30),
+        210.5,
+    )
 
 
 def test_without_a_driver_there_are_no_gpus() -> None:

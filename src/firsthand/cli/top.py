@@ -133,6 +133,7 @@ def _drawn(seen: Seen) -> RenderableType:
         if requests.row_count:
             parts.append(requests)
         parts.append(Text())
+    parts += [_gpu(one) for one in _objects(seen.around.get("gpus"))]
     parts.append(_health(seen.around))
     return Group(*parts)
 
@@ -170,6 +171,16 @@ def _loads(model: Mapping[str, Any]) -> RenderableType:
 def bar(share: float, width: int = BAR) -> str:
     full = round(min(max(share, 0.0), 1.0) * width)
     return "█" * full + "░" * (width - full)
+
+
+def _gpu(one: Mapping[str, Any]) -> RenderableType:
+    busy, whole = _float(one.get("busy")), _count(one.get("num_bytes"))
+    told = [
+        f"GPU {_number(one.get('gpu'))} {bar(busy)} {busy:.0%}",
+        f"memory {in_bytes(_count(one.get('used_bytes')))} of {in_bytes(whole)}",
+        f"{_number(one.get('watts'))} W",
+    ]
+    return Columns(told, padding=(0, 3))
 
 
 def _steps(steps: Iterable[Mapping[str, Any]]) -> RenderableType:

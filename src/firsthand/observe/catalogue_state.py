@@ -179,5 +179,6 @@ DEVICE = Section(
         ),
         gauged("firsthand_gpu_memory_used_bytes", "bytes", "Taken memory", GPU, when=When.GPU),
         gauged("firsthand_gpu_memory_bytes", "bytes", "All its memory", GPU, when=When.GPU),
+        gauged("firsthand_gpu_power_watts", "watts", "What it draws", GPU, when=When.GPU),
     ),
 )

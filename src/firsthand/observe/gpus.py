@@ -10,11 +10,25 @@ device there are none, and nothing fails.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from prometheus_client import Metric
 
 from firsthand.observe.instruments import read
+from firsthand.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One device now. `busy` is the share of time in which it computed; `watts` None: it does not
+    say what it draws."""
+
+    gpu: int
+    busy: float
+    used_bytes: int
+    num_bytes: int
+    watts: float | None
 
 
 class Gpus:
@@ -31,21 +45,32 @@ class Gpus:
             whole = nvml.nvmlDeviceGetMemoryInfo(device).total
             yield f"{nvml.nvmlDeviceGetName(device)}, {whole / 2**30:.0f} GiB"
 
-    def collect(self) -> Iterator[Metric]:
+    def readings(self) -> Iterator[GpuReading]:
         nvml = self._nvml
-        busy, used, whole = [], [], []
         for number in range(nvml.nvmlDeviceGetCount()):
-            device, gpu = nvml.nvmlDeviceGetHandleByIndex(number), (str(number),)
+            device = nvml.nvmlDeviceGetHandleByIndex(number)
             try:
                 memory = nvml.nvmlDeviceGetMemoryInfo(device)
-                busy.append((gpu, nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100))
+                busy = nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100
             except nvml.NVMLError:  # a device that does not say; the others may
                 continue
-            used.append((gpu, memory.used))
-            whole.append((gpu, memory.total))
-        yield read("firsthand_gpu_utilization_ratio", busy)
-        yield read("firsthand_gpu_memory_used_bytes", used)
-        yield read("firsthand_gpu_memory_bytes", whole)
+            try:
+                watts = nvml.nvmlDeviceGetPowerUsage(device) / 1e3
+            except nvml.NVMLError:
+                watts = None
+            yield GpuReading(number, busy, memory.used, memory.total, watts)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Plain values, for whoever watches."""
+        return [asdict(one) for one in self.readings()]
+
+    def collect(self) -> Iterator[Metric]:
+        found = [((str(one.gpu),), one) for one in self.readings()]
+        yield read("firsthand_gpu_utilization_ratio", [(gpu, one.busy) for gpu, one in found])
+        yield read("firsthand_gpu_memory_used_bytes", [(gpu, one.used_bytes) for gpu, one in found])
+        yield read("firsthand_gpu_memory_bytes", [(gpu, one.num_bytes) for gpu, one in found])
+        drawn = [(gpu, one.watts) for gpu, one in found if one.watts is not None]
+        yield read("firsthand_gpu_power_watts", drawn)
 
 
 def find_gpus() -> Gpus | None:

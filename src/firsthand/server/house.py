@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 
@@ -43,12 +44,12 @@ class House:
     """`services` by the names that callers use, at least one; the first is the default. Two names
     may stand for one service. `tool_format` is how models call tools where their template does not
     tell; `reasoning_fields` are the names under which reasoning is given out; `pooling` is how a
-    text becomes a vector. `entrance` None: the engines are there, and stay. `adapters` are
-    those of the names that call for an adapter of their service, with the model that it belongs
-    to. `failures` is where records of failed requests are kept; None: nowhere. `demo`: whoever
-    watches may hold an engine back. `drill_age_s`: since a rollback was drilled. `stored` are files
-    and batches; `contract` is what a text must be. `cascades` are virtual models by their names,
-    which no service has."""
+    text becomes a vector. `entrance` None: the engines are there, and stay. `adapters` are those of
+    the names that call for an adapter of their service, with the model that it belongs to.
+    `failures` is where records of failed requests are kept; None: nowhere. `demo`: whoever watches
+    may hold an engine back. `drill_age_s`: since a rollback was drilled. `gpus`: their readings
+    now. `stored` are files and batches; `contract` is what a text must be. `cascades` are virtual
+    models by their names, which no service has."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -66,6 +67,7 @@ class House:
     failures: Path | None = None
     live: Live = field(default_factory=Live)
     drill_age_s: Callable[[], float | None] = lambda: None
+    gpus: Callable[[], list[dict[str, Any]]] = list
     canaries: Canaries = field(default_factory=Canaries)
     alerts: RecentAlerts = field(default_factory=RecentAlerts)
     demo: bool = False

@@ -32,7 +32,7 @@ from firsthand.generation.registry import Registry
 from firsthand.memory.machine import used_share
 from firsthand.near_names import near_names
 from firsthand.observe.disk import DiskRoom
-from firsthand.observe.gpus import find_gpus
+from firsthand.observe.gpus import Gpus, find_gpus
 from firsthand.observe.loaded_models import LoadedModels
 from firsthand.observe.metrics import Metrics
 from firsthand.observe.queue_ages import QueueAges
@@ -279,7 +279,10 @@ def assemble(
     gate.door = lifecycle.door
     gate.listen = _tell_level
     release_gauges = ReleaseGauges(registry)
-    house = _house_of(registry, settings, gate, metrics, ends, selfchecks, release_gauges, cascades)
+    gpus = find_gpus() if settings.device != "cpu" else None
+    house = _house_of(
+        registry, settings, gate, metrics, ends, selfchecks, release_gauges, cascades, gpus
+    )
     lifecycle.add_to(house.checks)
     rules = rules_of(settings, keys_of(settings))
     guard = Guard(
@@ -295,7 +298,7 @@ def assemble(
     own = GuardCollector(gate, peers, guard.replies, selfchecks.by_name, house.checks)
     of_models = LoadedModels(registry), ReplicaGauges(registry)
     collectors = (own, house.canaries, release_gauges, *of_models)
-    _register(metrics, settings, *collectors, QueueAges(ends.recorder))
+    _register(metrics, gpus, *collectors, QueueAges(ends.recorder))
     succession = succession_of(registry, house, selfchecks, lambda: running[0].settings)
     parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends, selfchecks)
     house.canaries.end = lambda canary: succession.end_canary(canary.new)
@@ -315,6 +318,7 @@ def _house_of(
     selfchecks: SelfChecks,
     release_gauges: ReleaseGauges,
     cascades: Sequence[Found],
+    gpus: Gpus | None,
 ) -> House:
     """What the routes know."""
     services, adapters = names_of(registry, settings)
@@ -338,6 +342,7 @@ def _house_of(
         stored=stored_of(settings),
         contract=contract_of(settings.contract),
         drill_age_s=release_gauges.age_s,
+        gpus=list if gpus is None else gpus.told,
         cascades=cascades_of(cascades, services),
     )
 
@@ -347,8 +352,7 @@ def _reasoning_fields(settings: Settings) -> tuple[str, ...]:
     return REASONING_FIELDS if named == "both" else (named,)
 
 
-def _register(metrics: Metrics, settings: Settings, *collectors: Collector) -> None:
-    gpus = find_gpus() if settings.device != "cpu" else None
+def _register(metrics: Metrics, gpus: Gpus | None, *collectors: Collector) -> None:
     for collector in (*collectors, DiskRoom(read_environment().home), *((gpus,) if gpus else ())):
         metrics.registry.register(collector)
 

@@ -120,7 +120,7 @@ export class Model {
   }
 }
 
-export const house = { models: new Map(), checks: [], alerts: [], degradation: {}, releases: null, version: "", demo: false };
+export const house = { models: new Map(), checks: [], alerts: [], degradation: {}, gpus: [], releases: null, version: "", demo: false };
 export const link = { isOpen: false };
 
 const listeners = new Set();

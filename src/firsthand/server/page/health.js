@@ -2,7 +2,7 @@
 
 import { made, panel, say, show } from "./dom.js";
 import { follow, house } from "./feed.js";
-import { clock, languageNow, number, percent, text } from "./texts.js";
+import { bytes, clock, languageNow, number, percent, text } from "./texts.js";
 
 const HANDBOOK = "docs/handbook";
 
@@ -10,7 +10,9 @@ export function healthView() {
   const [sum, checks, alerts, levels] = [made("p.verdict", { role: "status" }), made("ul.checks"), made("ul.alerts"), made("ul.levels")];
   const releases = made("ul.levels");
   const panels = [panel("checks", checks), panel("alerts", alerts), panel("releases", releases), panel("degradation", levels)];
-  const node = made("div.view", {}, made("h1", { t: "health" }), sum, panels);
+  const gpus = made("ul.levels");
+  const cards = panel("gpus", gpus);
+  const node = made("div.view", {}, made("h1", { t: "health" }), sum, panels, cards);
   const update = () => {
     if (!node.isConnected) return;
     const { failed, firing } = wrong();
@@ -19,6 +21,8 @@ export function healthView() {
     checks.replaceChildren(...house.checks.map(check));
     alerts.replaceChildren(...(house.alerts.length ? house.alerts.map(alert) : [made("li.note", { t: "no_alerts" })]));
     releases.replaceChildren(...(house.releases ? told(house.releases) : []));
+    cards.hidden = !house.gpus.length;
+    gpus.replaceChildren(...house.gpus.map(gpu));
     const queues = Object.entries(house.degradation);
     levels.replaceChildren(...queues.map(([name, level]) => made("li", {}, show(made("b"), name), made("span", { t: `level_${level}` }))));
   };
@@ -29,6 +33,12 @@ export function healthView() {
 function check(one) {
   const mark = made("span.mark", { t: one.ok ? "ok" : "failed_check", data: { ok: one.ok } });
   return made("li", {}, mark, show(made("b"), one.name), show(made("span"), one.detail));
+}
+
+/** How busy a card is, what is taken of its memory, what it draws. */
+function gpu(one) {
+  const values = { busy: percent(one.busy), used: bytes(one.used_bytes), whole: bytes(one.num_bytes), watts: one.watts === null ? "–" : number(one.watts) };
+  return made("li", {}, show(made("b"), `GPU ${one.gpu}`), made("span", { t: "gpu_is", values }));
 }
 
 /** The age of the last drill, and how each canary does beside what is served. */

@@ -113,6 +113,7 @@ def _around(house: House, gate: Gate | None) -> dict[str, Any]:
             "drill_age_s": house.drill_age_s(),
             "canaries": [one.told() for one in house.canaries.by_model.values()],
         },
+        "gpus": house.gpus(),
         "degradation": {name: queue.level for name, queue in queues.items()},
     }
 
