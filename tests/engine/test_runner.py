@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,61 @@ def test_each_slice_with_a_draw_gets_its_token_in_order() -> None:
         Drawn(9, 0, logprob=2.0, top_logprobs=((0, -1.0),)),
     )
     assert (result.forward_ms, result.sample_ms) == (1000.0, 1000.0)
+
+
+class Picking(FakeExecutor):
+    """Names the best token itself; `ids` as it is told."""
+
+    def __init__(self, *ids: int) -> None:
+        super().__init__()
+        self.ids = ids
+        self.num_runs = 0
+
+    def run_best(self, batch: FlatBatch, store: KVStore) -> NDArray[np.int32]:
+        return np.array(self.ids, np.int32)
+
+    def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
+        self.num_runs += 1
+        return super().run(batch, store)
+
+
+def with_sampling(**options: Any) -> StepPlan:
+    """The plan, with such draws."""
+    slices = [
+        piece._replace(draw=piece.draw and piece.draw._replace(sampling=SamplingParams(**options)))
+        for piece in PLAN.slices
+    ]
+    return StepPlan(tuple(slices))
+
+
+def test_plain_greedy_draws_take_the_tokens_that_the_executor_picks() -> None:
+    executor = Picking(3, 2)
+    result = runner(executor).run(with_sampling(temperature=0.0))
+    assert [one.token_id for one in result.drawn] == [3, 2]
+    assert executor.num_runs == 0
+    assert result.sample_ms == 0.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.7},
+        {"temperature": 0.0, "logprobs": 1},
+        {"temperature": 0.0, "logit_bias": ((1, 2.0),)},
+        {"temperature": 0.0, "frequency_penalty": 0.5},
+    ],
+)
+def test_any_other_draw_is_the_samplers(options: dict[str, Any]) -> None:
+    executor = Picking(3, 2)
+    result = runner(executor).run(with_sampling(**options))
+    assert [one.token_id for one in result.drawn] == [4, 0]
+    assert executor.num_runs == 1
+
+
+def test_a_row_without_a_best_token_goes_to_the_sampler() -> None:
+    executor = Picking(3, -1)
+    result = runner(executor).run(with_sampling(temperature=0.0))
+    assert [one.token_id for one in result.drawn] == [4, 0]
 
 
 def test_copies_are_made_in_order_before_anything_is_computed() -> None:

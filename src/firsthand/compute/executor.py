@@ -161,6 +161,17 @@ class OwnsStores(Protocol):
         """After `prepare`: a paged store for its model. Raises CapacityExceeded."""
 
 
+@runtime_checkable
+class PicksBest(Protocol):
+    """An executor that names the best token of a row where its logits lie, so that of a step of
+    plain greedy draws only ids leave a card."""
+
+    def run_best(self, batch: FlatBatch, store: KVStore) -> NDArray[np.int32]:
+        """As `Executor.run`, but (L,) the tokens with the highest logits, ties to the lower id; −1
+        for a row that has no best one: a NaN or +infinity, or −infinity everywhere. `logits` gives
+        those of any rows afterwards."""
+
+
 class Executor(Protocol):
     """Weights first (`load_weight`, `load_vector`, `alias`), then `prepare`, then `run`."""
 

@@ -14,12 +14,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from firsthand.compute.executor import Executor, OpTime
+from firsthand.compute.batch import FlatBatch
+from firsthand.compute.executor import Executor, OpTime, PicksBest
 from firsthand.engine.batching import Batcher, flat_batch
 from firsthand.engine.constraints import Constraints
 from firsthand.engine.guessing.speculation import Speculation, draws_of, kept
 from firsthand.engine.readings import Readings, Sample
 from firsthand.engine.sampler import Masks
+from firsthand.engine.sampler_reference import GREEDY_BELOW
 from firsthand.errors import EngineError
 from firsthand.kvcache.store import KVStore
 from firsthand.request import SamplingParams
@@ -84,6 +86,9 @@ class ModelRunner:
             drawing = [(piece.sequence_id, piece.draw) for piece in plan.slices if piece.draw]
         batch = self._batcher.batch(plan)
         started_s = self._clock()
+        best = self._best(batch, plan, drawing)
+        if best is not None:
+            return StepResult(best, forward_ms=(self._clock() - started_s) * 1e3, sample_ms=0.0)
         logits = self._executor.run(batch, self._store)
         ran_s = self._clock()
         if logits.shape != (len(drawing), self._vocab_size):
@@ -104,6 +109,21 @@ class ModelRunner:
             sample_ms=(sampled_s - ran_s) * 1e3,
             reads=reads,
         )
+
+    def _best(
+        self, batch: FlatBatch, plan: StepPlan, drawing: Sequence[tuple[int, Draw]]
+    ) -> tuple[Drawn, ...] | None:
+        """The outcome of a step of plain greedy draws alone, where the executor picks; None: the
+        step is to be run and sampled as any other. So is one that has a row without a best token:
+        what is wrong with it, the sampler says."""
+        if not isinstance(self._executor, PicksBest) or plan.max_guesses:
+            return None
+        if any(piece.read for piece in plan.slices) or not all(map(_is_plain, drawing)):
+            return None
+        ids = self._executor.run_best(batch, self._store).tolist()
+        if len(ids) != len(drawing) or -1 in ids:
+            return None
+        return tuple(Drawn(one[0], token) for one, token in zip(drawing, ids, strict=True))
 
     def _draw(
         self, logits: NDArray[np.float32], drawing: Sequence[tuple[int, Draw]]
@@ -142,6 +162,15 @@ class ModelRunner:
         for plan in plans:
             self._executor.run(flat_batch(plan, self._store), self._store)
         return self._executor.trace(flat_batch(traced, self._store), self._store)[1]
+
+
+def _is_plain(drawing: tuple[int, Draw]) -> bool:
+    """Whether the draw is the highest logit and nothing else."""
+    draw = drawing[1]
+    sampling = draw.sampling
+    if draw.grammar is not None or sampling.needs_history or sampling.logit_bias:
+        return False
+    return sampling.temperature < GREEDY_BELOW and sampling.logprobs is None
 
 
 def trace_plans(

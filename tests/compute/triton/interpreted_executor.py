@@ -168,6 +168,15 @@ def test_rows_asked_for_afterwards_are_those_of_the_step() -> None:
     assert executor.hidden(np.array([5], np.int32)).shape == (1, 40)
 
 
+def test_the_best_tokens_are_those_of_the_logits() -> None:
+    executor = ready(small())
+    store = new_store(executor)
+    piece = batch(store, (0, 0, IDS[:3]))
+    every = executor.run(piece, store).copy()
+    assert executor.run_best(piece, store).tolist() == every.argmax(axis=1).tolist()
+    assert np.array_equal(executor.logits(np.arange(3, dtype=np.int32)), every)
+
+
 def test_a_trace_has_the_same_bits_and_names_every_operator() -> None:
     executor = ready(small(), disabled_rules=ALL_RULES)
     store = new_store(executor)

@@ -38,6 +38,7 @@ from firsthand.compute.triton.launch import is_interpreted
 from firsthand.compute.triton.linear import DeviceWeight
 from firsthand.compute.triton.memory import reserve_on, told_apart
 from firsthand.compute.triton.replay import Parameters, Replay
+from firsthand.compute.triton.sampling import best
 from firsthand.compute.triton.steps import Step, StepBuffer, StepSizes
 from firsthand.compute.triton.store import DeviceStore, StoreSizes
 from firsthand.compute.triton.weights import Staging, load_weight
@@ -183,14 +184,15 @@ class TritonExecutor:
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         with torch.inference_mode(), told_apart():
-            bound = self._checked(batch, store)
-            try:
-                logits = self._queued(batch, bound)
-            except torch.OutOfMemoryError:
-                if not self._reserve.give_up():
-                    raise
-                logits = self._queued(batch, bound)
-            return self._handed_back(logits)
+            return self._handed_back(self._run(batch, store))
+
+    def run_best(self, batch: FlatBatch, store: KVStore) -> NDArray[np.int32]:
+        with torch.inference_mode(), told_apart():
+            logits = self._run(batch, store)
+            found = torch.empty(len(logits), dtype=torch.int32, device=self._device)
+            if len(logits):
+                best(logits, found)
+            return np.asarray(found.cpu().numpy())
 
     def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         with torch.inference_mode(), told_apart():
@@ -239,6 +241,17 @@ class TritonExecutor:
             scratch += self._bound.buffer.num_bytes
         held = sum(weights.values()) + sum(vectors.values()) + sum(one.nbytes for one in factors)
         return Held(weights_bytes=held, scratch_bytes=scratch)
+
+    def _run(self, batch: FlatBatch, store: KVStore) -> torch.Tensor:
+        """(L, V) the logits, on their way; once more where memory was refused and the reserve was
+        there."""
+        bound = self._checked(batch, store)
+        try:
+            return self._queued(batch, bound)
+        except torch.OutOfMemoryError:
+            if not self._reserve.give_up():
+                raise
+            return self._queued(batch, bound)
 
     def _queued(self, batch: FlatBatch, bound: _Bound) -> torch.Tensor:
         """(L, V) the logits, on their way."""
