@@ -113,6 +113,7 @@ def test_what_a_pipeline_tells(six_layers: Path) -> None:
         {"lora": {"a": "/nowhere"}},
         {"speculative_config": {"method": "ngram"}},
         {"kv_store": "contiguous"},
+        {"family": "file.py:FAMILY"},
     ],
 )
 def test_what_stages_cannot_do_is_refused(six_layers: Path, changed: dict[str, Any]) -> None:

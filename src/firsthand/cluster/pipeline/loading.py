@@ -194,6 +194,7 @@ def _check_options(options: LoadOptions) -> None:
         "lora": bool(options.lora),
         "speculative_config": options.speculative_config is not None,
         "kv_store": options.kv_store != "paged",
+        "family": options.family is not None,
     }
     for field, given in refused.items():
         if given:
