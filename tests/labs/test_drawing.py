@@ -12,7 +12,7 @@ import pytest
 from firsthand.columns import columns
 from firsthand.labs.charts import Bars, Cells, Chart, Lanes, Lines, Series, Span
 from firsthand.labs.drawing import WIDTH, draw
-from firsthand.labs.words import OURS, Words
+from firsthand.labs.words import OURS, Words, said
 
 TITLE = Words("title", "标题")
 UNIT = Words("ms", "毫秒")
@@ -57,3 +57,13 @@ def test_every_kind_becomes_an_image(tmp_path: Path) -> None:
         path = tmp_path / f"{language}{suffix}"
         write_figure(CHARTS, language, path)
         assert path.stat().st_size > 2_000
+
+
+def test_what_is_no_number_is_told_as_text() -> None:
+    """JSON has no form for it."""
+    assert [said(one, "en") for one in (float("inf"), float("nan"), 1.5, OURS)] == [
+        "inf",
+        "nan",
+        1.5,
+        "ours",
+    ]

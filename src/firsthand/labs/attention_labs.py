@@ -40,6 +40,7 @@ Visible = Callable[[Ints, int], Bools]
 
 NUM_TOKENS = 12
 PIECE = 16
+MAX_NLL = 700.0  # e to it is still a number
 TOP = 16
 SHOWN = 12  # positions of a mask that is drawn
 
@@ -65,7 +66,11 @@ class Reading:
 
     @property
     def row(self) -> tuple[Cell, ...]:
-        return self.what, self.nll, math.exp(min(self.nll, 700.0))
+        return self.what, self.nll, perplexity(self.nll)
+
+
+def perplexity(nll: float) -> float:
+    return math.exp(nll) if nll < MAX_NLL else math.inf
 
 
 def read_by(forward: Forward, what: Words, parts: Parts, piece: int = 0) -> Reading:
@@ -246,7 +251,7 @@ def mask_shape(bench: Workbench) -> Evidence:
         (
             Words("the same fault, passage read whole", "同一错误，但整段一次读入"),
             whole,
-            math.exp(min(whole, 700.0)),
+            perplexity(whole),
         ),
         (
             Words("(t, t) beside a cache", "(t, t)，与缓存并用"),

@@ -21,6 +21,7 @@ from firsthand.values import dataclass
 FIRST = "My name is Wilhelmina, I live in Rotterdam, and the code of my front door is 7319."
 SECOND = "Hello, my name is"
 NUM_TOKENS = 10
+ANOTHER_TEXT = 1e9  # stands for a difference beyond all
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _ours(bench: Workbench) -> tuple[str, float]:
     pairs = zip(fresh.logprobs or (), again.logprobs or (), strict=True)
     difference = max(abs(one.logprob - other.logprob) for one, other in pairs)
     if fresh.token_ids != again.token_ids:
-        difference = float("inf")
+        difference = ANOTHER_TEXT
     return SECOND + again.text, difference
 
 

@@ -6,6 +6,8 @@ Read next: `lab.py`.
 
 from __future__ import annotations
 
+import math
+
 from firsthand.values import dataclass
 
 LANGUAGES = ("en", "zh")
@@ -27,8 +29,11 @@ OURS = Words("ours", "本系统")
 
 
 def said(value: Text | float, language: str) -> str | float:
-    """Words in one language; anything else as it is."""
-    return value.of(language) if isinstance(value, Words) else value
+    """Words in one language; what is no number, which JSON has no form for, as text; else as it
+    is."""
+    if isinstance(value, Words):
+        return value.of(language)
+    return value if isinstance(value, str) or math.isfinite(value) else str(value)
 
 
 def text_of(value: Text, language: str) -> str:
