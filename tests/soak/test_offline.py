@@ -32,7 +32,7 @@ ENGINE = {"model": "micro", "options": {"max_tokens": 32, "temperature": 0}, "pr
 
 
 @pytest.mark.native
-@pytest.mark.parametrize(("kind", "num"), [("records", 100_000), ("engine", 1_500)])
+@pytest.mark.parametrize(("kind", "num"), [("records", 50_000), ("engine", 1_000)])
 def test_one_worker_and_two(tmp_path: Path, figure: Figure, kind: str, num: int) -> None:
     """On two cores a second worker has what is left of the second one."""
     (tmp_path / "in.jsonl").write_bytes(lines(*map(ask, range(num))))

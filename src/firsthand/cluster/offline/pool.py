@@ -41,6 +41,7 @@ from firsthand.errors import (
 )
 from firsthand.server.job_engine import engine_of
 from firsthand.values import dataclass
+from firsthand.version import VERSION
 
 MAX_STARTS = 60  # of one part: a record that kills costs six, and then leaves
 _OF_A_TEXT = (EngineUnavailable, CapacityExceeded, BooksUnbalanced, ModelNotFound)
@@ -75,6 +76,7 @@ def _run_all(workers: Workers, setting: Setting, tasks: Sequence[Task]) -> Itera
         None if setting.scratch is None else str(setting.scratch),
         workers.key,
         workers.num_cpus,
+        VERSION,
     )
     size = min(workers.num, len(tasks))
     by_name = {task.name: task for task in tasks}
@@ -121,12 +123,14 @@ class _Given:
     scratch: str | None
     key: str | None
     threads: int
+    version: str
 
 
 class _Worker:
     """In a process of its own. Its engine is opened for the first part that asks for it."""
 
     def __init__(self, given: _Given) -> None:
+        self._version = given.version
         job = job_of(given.job, Path(given.job_folder))
         opens = engine_of(job, given.key, given.threads)
         self._kept = None if opens is None else _Kept(opens)
@@ -139,8 +143,13 @@ class _Worker:
         task = Task(self._setting.plan.parts[number], *names)
         with _starts(self._setting, task).open("ab") as starts:
             num = starts.write(b".") and starts.tell()
-        done: Books | Exception = EngineUnavailable(f"{MAX_STARTS} workers died of {task.name}")
-        if num <= MAX_STARTS:
+        done: Books | Exception
+        if self._version != VERSION:
+            message = f"a node has firsthand {VERSION}, the job was started by {self._version}"
+            done = InvalidRequest("address", message)
+        elif num > MAX_STARTS:
+            done = EngineUnavailable(f"{MAX_STARTS} workers died of {task.name}")
+        else:
             done = tried(self._setting, task, self._kept)
         if isinstance(done, EngineUnavailable) and self._kept is not None:
             self._kept.end()
