@@ -32,6 +32,7 @@ class InProcess:
         self.running: set[str] = set()
         self.silent: set[str] = set()
         self.deaf: set[str] = set()
+        self.is_cursed = False  # whoever takes a request is lost by it
         self._ends: dict[str, asyncio.Event] = {}
         self.sent: list[str] = []
 
@@ -54,6 +55,8 @@ class InProcess:
             await asyncio.sleep(RETRY_S)
         self.sent.append(name)
         ticket.routed(name)
+        if self.is_cursed:
+            raise LostReplica(name)
         return await self._unless_lost(name, self.replicas[name].run(ticket.payload))
 
     async def tell(self, ticket: Ticket) -> bytes:

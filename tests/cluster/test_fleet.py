@@ -150,25 +150,33 @@ def test_g_38_a_replica_that_says_nothing_is_left_and_what_it_says_later_is_not_
     on_loop(main)
 
 
-def test_an_engine_that_crashes_takes_no_stream_with_it_but_one_that_crashes_all(
-    micro_folder: Path,
-) -> None:
+def test_an_engine_that_crashes_takes_no_stream_with_it(micro_folder: Path) -> None:
+    """Not even where there is no other one: the same goes on, once it is back."""
+
     async def main() -> None:
         async with served(micro_folder, num_replicas=1) as (service, calls, fleet):
+            wanted = bits(await answer(service, OPTIONS[0]))
             service.set_pace(paused=False, delay_s=0.02)
             stream = service.submit(await service.tokenize("hello"), OPTIONS[0])
-            for num_lost in range(sending.MAX_LOST + 1):
-                await anext(stream)
-                before = fleet.num_moved
-                engine = calls.replicas["r0"].engine
-                while engine.pid is None:
-                    await asyncio.sleep(0.01)
-                os.kill(engine.pid, signal.SIGKILL)
-                if num_lost < sending.MAX_LOST:
-                    while fleet.num_moved == before:
-                        await asyncio.sleep(0.01)
+            await anext(stream)
+            pid = calls.replicas["r0"].engine.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            (completion,) = await stream.completions()
+            assert bits(completion) == wanted and fleet.num_moved
+
+    on_loop(main)
+
+
+def test_a_request_that_kills_who_takes_it_is_given_up(micro_folder: Path) -> None:
+    async def main() -> None:
+        async with served(micro_folder) as (service, calls, _):
+            calls.is_cursed = True
+            stream = service.submit(await service.tokenize("hello"), OPTIONS[0])
             with pytest.raises(EngineLost):
                 await stream.completions()
+            assert len(calls.sent) == sending.MAX_LOST + 1
+            assert service.load.num_open == 0
 
     on_loop(main)
 
@@ -231,5 +239,35 @@ def test_g_38_who_is_on_the_way_to_a_replica_that_is_cut_off_goes_elsewhere(
             found = await asyncio.gather(*(answer(service, OPTIONS[0]) for _ in range(4)))
             assert [bits(one) for one in found] == [wanted] * 4
             assert fleet.rotation.num_reached == 1
+
+    on_loop(main)
+
+
+def test_a_door_that_is_heard_no_more_has_left(
+    micro_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its links end: else a replica would never be free to go."""
+    monkeypatch.setattr("firsthand.cluster.replica.DOOR_S", 1.0)
+    monkeypatch.setattr("firsthand.cluster.fleet.ALIVE_TURNS", 1_000_000)
+
+    async def main() -> None:
+        async with served(micro_folder, num_replicas=1) as (_, calls, fleet):
+            (first,) = calls.replicas["r0"].doors
+            while not fleet.num_lost:
+                await asyncio.sleep(0.02)
+            assert first == fleet.door, "it was there until then"
+
+    on_loop(main)
+
+
+def test_where_nobody_runs_any_more_idle_links_are_ended(micro_folder: Path) -> None:
+    async def main() -> None:
+        async with served(micro_folder, num_replicas=1) as (service, calls, fleet):
+            calls.running.clear()
+            while fleet.links:
+                await asyncio.sleep(0.02)
+            assert fleet.num_lost == 0
+            while service.state.status is Status.READY:
+                await asyncio.sleep(0.02)
 
     on_loop(main)

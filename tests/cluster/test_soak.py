@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,8 +24,9 @@ from typing import Any
 import httpx
 import pytest
 
+from firsthand.cluster.closed import ALONE, VARIABLES, close
 from firsthand.processes import processor_s
-from tests.cluster.test_cluster import metric, post, ray_pids, replica_pids
+from tests.cluster.test_cluster import metric, post, ray_pids, replica_pids, told
 from tests.data.services import needs
 from tests.observe.monitoring import free_port
 from tests.server.processes import Server, launched, started
@@ -277,3 +281,65 @@ def drawn(server: Server, num_streams: int) -> int:
     for thread in threads:
         thread.join()
     return sum(counts)
+
+
+HEAD = """
+import sys, time
+import ray
+folder, port = sys.argv[1:]
+for attempt in range(3):
+    try:
+        ray.init(address="local", num_cpus=8, include_dashboard=True, dashboard_port=int(port),
+                 object_store_memory=80 << 20, _node_ip_address="127.0.0.1", _temp_dir=folder)
+        break
+    except Exception:
+        ray.shutdown()
+print(ray.get_runtime_context().gcs_address, flush=True)
+time.sleep(3600)
+"""
+
+
+@contextmanager
+def head(mode: str, token: Path) -> Iterator[str]:
+    """A Ray of somebody else's, with a dashboard; its address."""
+    variables = VARIABLES | ALONE | {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": str(token)}
+    folder = tempfile.mkdtemp(prefix="fh-head-")
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD, folder, str(free_port())],
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert address, "it did not begin"
+            yield address
+        finally:
+            process.terminate()
+            process.wait(60)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_s_81_a_cluster_is_joined_where_it_is_closed_and_refused_where_it_is_open(
+    micro_folder: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    close(home / "ray_token", alone=True)
+    arguments = (str(micro_folder), "--served-model-name", "micro", "--max-model-len", "256")
+    variables = {"FIRSTHAND_HOME": str(home)}
+    with head("disabled", home / "ray_token") as address:
+        verb = ("cluster", "serve", "--address", address)
+        with launched(tmp_path, *arguments, verb=verb, **variables) as refused:
+            assert refused.process.wait(READY_S) != 0
+            assert "without a token" in refused.log.read_text()
+    with head("token", home / "ray_token") as address:
+        verb = ("cluster", "serve", "--address", address)
+        with launched(tmp_path, *arguments, verb=verb, **variables) as server:
+            server.wait_ready(READY_S)
+            assert post(server, "/v1/completions", {**BODY, "prompt": "x"}).status_code == 200
+            server.end(signal.SIGTERM, 60.0)
+        with launched(tmp_path, *arguments, verb=verb, **variables) as again:
+            again.wait_ready(READY_S)
+            assert post(again, "/v1/completions", {**BODY, "prompt": "x"}).status_code == 200
+            assert told(home, "stop", "--address", address)["ended"]

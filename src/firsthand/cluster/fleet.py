@@ -31,6 +31,7 @@ from firsthand.cluster.ticket import Ticket
 from firsthand.cluster.told import Told, replica_of
 from firsthand.cluster.wire import (
     DOOR_MARK,
+    Alive,
     End,
     Open,
     ReplicaOptions,
@@ -68,6 +69,8 @@ from firsthand.scheduling.limits import check_fits, check_request
 from firsthand.scheduling.picture import Picture
 
 SCOUT_S = 0.5  # between two looks at who runs
+UNHEARD = 6  # looks in a row that nobody answered: nobody runs
+ALIVE_TURNS = 10  # looks between two signs of this door
 ANSWER_S = 5.0
 _PLANNED = {Status.CLOSED: EngineClosed, Status.ASLEEP: EngineSlept}
 
@@ -96,7 +99,7 @@ class Fleet:
         self._max_requests = max_requests
         self._on_step, self._on_end, self._on_events = on_step, on_end, on_events
         self._clock = clock
-        self._door = uuid.uuid4().hex[:8]
+        self.door = uuid.uuid4().hex[:8]
         self._numbers = count()
         self._here = boot_id()
         self._calls: Calls | None = None
@@ -206,11 +209,16 @@ class Fleet:
             self._set(Status.FAILED, str(self._fault))
             self._settled.set()
             return
-        while True:
+        num_unheard = 0
+        for turn in count():
             names = await who_runs(calls, SCOUT_S)
-            if names is not None:
-                self._follow(calls, names)
+            num_unheard = num_unheard + 1 if names is None else 0
+            if names is not None or num_unheard > UNHEARD:
+                self._follow(calls, names or ())
             self._look()
+            if turn % ALIVE_TURNS == 0:
+                for name in self.links:
+                    self._tell(Alive(self.door), name)
             await asyncio.sleep(SCOUT_S)
 
     def _follow(self, calls: Calls, names: Sequence[str]) -> None:
@@ -230,7 +238,7 @@ class Fleet:
     async def _follow_one(self, calls: Calls, link: Link) -> None:
         reason = "it has gone"
         try:
-            ticket = Ticket(packed(Open(self._door)), only(link.name))
+            ticket = Ticket(packed(Open(self.door)), only(link.name))
             await link.follow(calls.link(ticket), self._take)
         except asyncio.CancelledError:
             raise
@@ -315,7 +323,7 @@ class Fleet:
         for name in self.links:
             self._tell(message, name)
 
-    def _tell(self, message: Look | Pace | Abort, name: str) -> None:
+    def _tell(self, message: Look | Pace | Abort | Alive, name: str) -> None:
         """Nobody waits for it. A replica that is lost need not be told."""
 
         async def call(calls: Calls) -> None:
@@ -335,7 +343,7 @@ class Fleet:
         if sending.num_sent:
             self.num_moved += 1
         request_id = sending.stream.request.request_id
-        wire_id = f"{self._door}{DOOR_MARK}{next(self._numbers)}{DOOR_MARK}{request_id}"
+        wire_id = f"{self.door}{DOOR_MARK}{next(self._numbers)}{DOOR_MARK}{request_id}"
         self._by_wire[wire_id] = sending
         return wire_id
 

@@ -28,6 +28,7 @@ from dataclasses import replace
 from firsthand.cluster.node_model import bring
 from firsthand.cluster.own_load import OwnLoad
 from firsthand.cluster.wire import (
+    Alive,
     Beat,
     Begin,
     End,
@@ -61,6 +62,7 @@ from firsthand.request import Request, TokenEvent
 
 BEAT_S = 1.0
 LOOK_S = 0.02
+DOOR_S = 20.0  # a door that was not heard for so long is none
 MAX_UNSENT = 65536  # pieces, to a door that reads nothing
 
 
@@ -101,6 +103,7 @@ class EngineReplica:
         self._options = unpacked(options, ReplicaOptions)
         self._remote: Remote | None = None
         self._outboxes: dict[str, Outbox] = {}
+        self._heard_s: dict[str, float] = {}  # the doors, when they were heard last
         self._streams: dict[str, RemoteStream] = {}
         self._facts: StepFacts | None = None  # of the last step
         self._fresh: StepFacts | None = None  # and whether its events have not come yet
@@ -156,22 +159,24 @@ class EngineReplica:
             before.close()
         self._forget(door)
         outbox = self._outboxes[door] = Outbox()
-        told_s = 0.0
+        self._heard_s[door], told_s = time.monotonic(), 0.0
         try:
             while not outbox.is_closed:
                 messages = await outbox.take() if told_s else []
                 now_s = time.monotonic()
+                if now_s - self._heard_s[door] > DOOR_S:
+                    break
                 if not messages or now_s - told_s >= BEAT_S:
                     told_s = now_s
                     messages.append(self._beat())
                 yield joined(messages)
         finally:
             if self._outboxes.get(door) is outbox:
-                del self._outboxes[door]
+                del self._outboxes[door], self._heard_s[door]
                 self._forget(door)
 
     async def tell(self, payload: bytes) -> bytes:
-        """An abort, a look, a pace, a fault on purpose."""
+        """An abort, a look, a pace, a fault on purpose; or that a door is there."""
         message = unpacked(payload, Tell).message
         try:
             match message:
@@ -185,11 +190,18 @@ class EngineReplica:
                     await self.engine.disturb(message)
                 case Pace():
                     self.engine.tell(message)
+                case Alive(door=door):
+                    self._heard_s[door] = time.monotonic()
                 case Look():
                     await self._look()
         except FirsthandError as error:
             return packed(End(to_fault(error)))
         return packed(End())
+
+    @property
+    def doors(self) -> set[str]:
+        """Those that have a link."""
+        return set(self._outboxes)
 
     async def end(self) -> None:
         """For whoever runs it outside Ray, whose processes end with it."""

@@ -67,8 +67,14 @@ class Open(msgspec.Struct, frozen=True):
     door: str
 
 
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """A door is there, and says so now and then."""
+
+    door: str
+
+
 class Tell(msgspec.Struct, frozen=True):
-    message: Abort | Look | Pace | Disturb
+    message: Abort | Look | Pace | Disturb | Alive
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
