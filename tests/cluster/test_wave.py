@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.test_cluster import BODY, FLAGS, READY_S, post, replica_pids, told
+from tests.cluster.test_cluster import BODY, FLAGS, post, replica_pids, told
 from tests.server.processes import Server, launched
 
 pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow, pytest.mark.soak]
@@ -66,7 +66,7 @@ def test_a_wave_comes_and_goes_without_a_failed_request(micro_folder: Path, tmp_
     with launched(
         tmp_path, str(micro_folder), *FLAGS, verb=verb, FIRSTHAND_HOME=str(home)
     ) as server:
-        server.wait_ready(READY_S)
+        server.wait_ready(PATIENCE_S)
         wanted = post(server, "/v1/completions", {**BODY, "max_tokens": 200}).json()["choices"]
         took_s: dict[str, float] = {}
         answers = []
@@ -90,7 +90,7 @@ def waited(counts: set[int]) -> None:
     """Until there are so many processes of replicas."""
     until = time.monotonic() + PATIENCE_S
     while len(replica_pids()) not in counts:
-        assert time.monotonic() < until
+        assert time.monotonic() < until, (counts, replica_pids())
         time.sleep(0.2)
 
 

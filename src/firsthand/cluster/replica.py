@@ -214,9 +214,11 @@ class EngineReplica:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For the policy of autoscaling; requests are those of the engine's last step."""
+        if self._remote is None:
+            return {}
         facts = self._facts if self._streams else None
         running, waiting = (facts.num_running, facts.num_waiting) if facts else (0, 0)
-        pids = (os.getpid(), self.engine.pid)
+        pids = (os.getpid(), self._remote.pid)
         return self._load.report(running, waiting, [pid for pid in pids if pid is not None])
 
     async def _look(self) -> None:

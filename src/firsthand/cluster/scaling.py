@@ -21,10 +21,9 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from firsthand.cluster.autoscaling.limits import Limits
 from firsthand.cluster.autoscaling.policy import State, decide
 from firsthand.cluster.autoscaling.readings import NAMES, PREFIX, Report, readings_of, report_of
-from firsthand.cluster.closed import REPORT_EVERY_S
 
 MEMORY = "firsthand"
-RECORDS_PER_LOOK_BACK = 5  # Ray's: it takes a reading so often in its look back
+LOOK_BACK_S = 11.0  # Ray's, who takes a reading five times in it, and wants more than ten seconds
 
 
 def autoscaling_config(limits: Limits) -> AutoscalingConfig:
@@ -34,7 +33,7 @@ def autoscaling_config(limits: Limits) -> AutoscalingConfig:
         initial_replicas=limits.min_replicas,
         max_replicas=limits.max_replicas,
         target_ongoing_requests=limits.ongoing_out,
-        look_back_period_s=REPORT_EVERY_S * RECORDS_PER_LOOK_BACK,
+        look_back_period_s=LOOK_BACK_S,
         upscale_delay_s=0,
         downscale_delay_s=0,
         policy=AutoscalingPolicy(
