@@ -30,7 +30,7 @@ from tests.server.processes import PROGRAM, Server, launched, started
 
 pytestmark = [pytest.mark.native, pytest.mark.process, pytest.mark.slow]
 
-READY_S = 120.0
+READY_S = 240.0
 FLAGS = ("--max-model-len", "256", "--served-model-name", "micro", "--max-num-seqs", "8")
 BODY = {"prompt": "hello", "max_tokens": 60, "ignore_eos": True, "seed": 3, "temperature": 0.9}
 
