@@ -24,7 +24,7 @@ import triton.language as tl
 
 from firsthand.compute.ops import AttentionRule
 from firsthand.compute.triton.cache import LayerMemory, Places
-from firsthand.compute.triton.launch import kernel, power_of_two, product_type
+from firsthand.compute.triton.launch import OPTIONS, kernel, power_of_two, product_type
 from firsthand.compute.triton.rows import tanh
 from firsthand.values import dataclass
 
@@ -45,7 +45,14 @@ class Queries:
 
 
 @kernel
-def _merged(m: Any, total: Any, o: Any, m_new: Any, total_new: Any, o_new: Any) -> Any:
+def _merged(
+    m: tl.tensor,
+    total: tl.tensor,
+    o: tl.tensor,
+    m_new: tl.tensor,
+    total_new: tl.tensor,
+    o_new: tl.tensor,
+) -> Any:
     """Two parts of a softmax joined; a part that saw nothing has m = −∞ and sums of 0."""
     largest = tl.maximum(m, m_new)
     shift = tl.where(largest == float("-inf"), 0.0, largest)  # never ∞ − ∞
@@ -54,18 +61,19 @@ def _merged(m: Any, total: Any, o: Any, m_new: Any, total_new: Any, o_new: Any) 
 
 
 @kernel
-def _mean(o: Any, total: Any) -> Any:
+def _mean(o: tl.tensor, total: tl.tensor) -> Any:
     """o / total; 0 for a row that sees nothing: one of padding."""
     return tl.where(total[:, None] > 0.0, o / tl.where(total > 0.0, total, 1.0)[:, None], 0.0)
 
 
 @kernel
 def _walked(
-    q: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, table: Any, position: Any,
-    begin: Any, end: Any, last: Any, scale: Any, cap: Any, window: Any, block_size: Any,
-    heads: Any, head: Any, size: Any, CHUNK: tl.constexpr, QUERIES: tl.constexpr,
-    SIZE: tl.constexpr, CODES: tl.constexpr, HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    DOT: tl.constexpr,
+    q: tl.tensor, keys: tl.tensor, values: tl.tensor, key_scales: tl.tensor,
+    value_scales: tl.tensor, table: tl.tensor, position: tl.tensor, begin: tl.tensor,
+    end: tl.tensor, last: tl.tensor, scale: tl.tensor, cap: tl.tensor, window: tl.tensor,
+    block_size: tl.tensor, heads: tl.tensor, head: tl.tensor, size: tl.tensor, CHUNK: tl.constexpr,
+    QUERIES: tl.constexpr, SIZE: tl.constexpr, CODES: tl.constexpr, HAS_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
 ) -> Any:  # fmt: skip
     """m, l and o of the chunks from `begin` up to `end`; nothing behind `last` is read."""
     at = tl.arange(0, SIZE)
@@ -105,12 +113,13 @@ def _walked(
 
 @kernel
 def _attend(
-    q: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, firsts: Any, counts: Any,
-    positions: Any, table_at: Any, tables: Any, out: Any, parts: Any, sums: Any, scale: Any,
-    cap: Any, window: Any, block_size: Any, heads: Any, size: Any, num_splits: Any,
-    GROUP: tl.constexpr, QUERIES: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    SPLIT: tl.constexpr, MANY: tl.constexpr, CODES: tl.constexpr, HAS_CAP: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
+    q: tl.tensor, keys: tl.tensor, values: tl.tensor, key_scales: tl.tensor,
+    value_scales: tl.tensor, firsts: tl.tensor, counts: tl.tensor, positions: tl.tensor,
+    table_at: tl.tensor, tables: tl.tensor, out: tl.tensor, parts: tl.tensor, sums: tl.tensor,
+    scale: tl.tensor, cap: tl.tensor, window: tl.tensor, block_size: tl.tensor, heads: tl.tensor,
+    size: tl.tensor, num_splits: tl.tensor, GROUP: tl.constexpr, QUERIES: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, MANY: tl.constexpr,
+    CODES: tl.constexpr, HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
 ) -> Any:  # fmt: skip
     tile = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -166,9 +175,9 @@ def _attend(
 
 @kernel
 def _merge(
-    parts: Any, sums: Any, singles: Any, positions: Any, out: Any, window: Any, heads: Any,
-    size: Any, num_splits: Any, SIZE: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
+    parts: tl.tensor, sums: tl.tensor, singles: tl.tensor, positions: tl.tensor, out: tl.tensor,
+    window: tl.tensor, heads: tl.tensor, size: tl.tensor, num_splits: tl.tensor,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ) -> Any:  # fmt: skip
     tile = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -213,6 +222,7 @@ def attend(
         "CHUNK": CHUNK,
         "SPLIT": SPLIT,
         "HAS_WINDOW": rule.window is not None,
+        **OPTIONS,
     }
     window = 0 if rule.window is None else rule.window
 

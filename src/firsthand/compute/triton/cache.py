@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from firsthand.compute.triton.launch import kernel, power_of_two
+from firsthand.compute.triton.launch import OPTIONS, kernel, power_of_two
 from firsthand.compute.triton.rows import rotated
 from firsthand.values import dataclass
 
@@ -56,15 +56,16 @@ class Places:
 
 
 @kernel
-def rounded(x: Any) -> Any:
+def rounded(x: tl.tensor) -> Any:
     """To the nearest whole number, ties to even, below 2²²."""
     return (x + 12582912.0) - 12582912.0
 
 
 @kernel
 def _write(
-    memory: Any, scales: Any, slot: Any, first: Any, second: Any, heads: Any, half: Any,
-    HEADS: tl.constexpr, HALF: tl.constexpr, CODES: tl.constexpr,
+    memory: tl.tensor, scales: tl.tensor, slot: tl.tensor, first: tl.tensor, second: tl.tensor,
+    heads: tl.tensor, half: tl.tensor, HEADS: tl.constexpr, HALF: tl.constexpr,
+    CODES: tl.constexpr,
 ) -> Any:  # fmt: skip
     """One row's heads at a slot. Of codes the step is max|x| / 127 for 8 bits, |x| / 32767 for 16;
     where its inverse is no number the codes are 0, where x is none the step is none either."""
@@ -95,9 +96,11 @@ def _write(
 
 @kernel
 def _store(
-    k: Any, v: Any, keys: Any, values: Any, key_scales: Any, value_scales: Any, cos: Any, sin: Any,
-    positions: Any, table_at: Any, tables: Any, block_size: Any, heads: Any, half: Any,
-    HEADS: tl.constexpr, HALF: tl.constexpr, CODES: tl.constexpr, ROTATE: tl.constexpr,
+    k: tl.tensor, v: tl.tensor, keys: tl.tensor, values: tl.tensor, key_scales: tl.tensor,
+    value_scales: tl.tensor, cos: tl.tensor, sin: tl.tensor, positions: tl.tensor,
+    table_at: tl.tensor, tables: tl.tensor, block_size: tl.tensor, heads: tl.tensor,
+    half: tl.tensor, HEADS: tl.constexpr, HALF: tl.constexpr, CODES: tl.constexpr,
+    ROTATE: tl.constexpr,
 ) -> Any:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     position = tl.load(positions + row).to(tl.int64)
@@ -152,4 +155,5 @@ def store(
         HALF=power_of_two(half),
         CODES=memory.code_bits,
         ROTATE=angles is not None,
+        **OPTIONS,
     )

@@ -18,13 +18,20 @@ import triton.language as tl
 
 VARYING = ("rows", "num_tiles")  # arguments that change from step to step
 
+# Of every launch: a product and a sum are joined only where a matrix instruction does so.
+OPTIONS = MappingProxyType({"enable_fp_fusion": False})
+
 _TYPES = MappingProxyType(
     {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 )
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compiled when it is first launched. How many rows a step has never picks other code."""
+    """Compiled when it is first launched. How many rows a step has never picks other code.
+
+    Its parameters say `tl.tensor` or `tl.constexpr`: the compiler reads annotations, and takes no
+    name that is not triton's.
+    """
     varying = [name for name in inspect.signature(function).parameters if name in VARYING]
     return triton.jit(function, do_not_specialize=varying)
 

@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from firsthand.compute.triton.launch import kernel, power_of_two, product_type
+from firsthand.compute.triton.launch import OPTIONS, kernel, power_of_two, product_type
 from firsthand.values import dataclass
 
 LEAST_PIECE = 16  # of K: what a matrix instruction takes
@@ -75,8 +75,9 @@ def piece_of(group: int) -> int:
 
 @kernel
 def _scaled(
-    total: Any, a: Any, codes: Any, scales: Any, minima: Any, group: Any, column: Any, n: Any,
-    num_groups: Any, HAS_MINIMUM: tl.constexpr, DOT: tl.constexpr,
+    total: tl.tensor, a: tl.tensor, codes: tl.tensor, scales: tl.tensor, minima: tl.tensor,
+    group: tl.tensor, column: tl.tensor, n: tl.tensor, num_groups: tl.tensor,
+    HAS_MINIMUM: tl.constexpr, DOT: tl.constexpr,
 ) -> Any:  # fmt: skip
     """total + scale · a · codesᵀ + minimum · Σ a, for a piece that lies in one group."""
     # Behind the last group x is 0: any other does.
@@ -94,10 +95,11 @@ def _scaled(
 
 @kernel
 def _linear(
-    x: Any, values: Any, scales: Any, minima: Any, bias: Any, out: Any, rows: Any, n: Any, k: Any,
-    stride: Any, group: Any, num_groups: Any, zero: Any, FORM: tl.constexpr, PIECE: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr, HAS_BIAS: tl.constexpr, DOT: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    x: tl.tensor, values: tl.tensor, scales: tl.tensor, minima: tl.tensor, bias: tl.tensor,
+    out: tl.tensor, rows: tl.tensor, n: tl.tensor, k: tl.tensor, stride: tl.tensor,
+    group: tl.tensor, num_groups: tl.tensor, zero: tl.tensor, FORM: tl.constexpr,
+    PIECE: tl.constexpr, HAS_MINIMUM: tl.constexpr, HAS_BIAS: tl.constexpr, DOT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> Any:  # fmt: skip
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -175,6 +177,7 @@ def linear(
         DOT=product_type(x.dtype),
         ROWS=height,
         COLUMNS=columns,
+        **OPTIONS,
     )
 
 
@@ -188,9 +191,10 @@ def tile_of(rows: int) -> tuple[int, int]:
 
 @kernel
 def _embed(
-    ids: Any, values: Any, scales: Any, minima: Any, out: Any, factor: Any, k: Any, stride: Any,
-    group: Any, num_groups: Any, zero: Any, FORM: tl.constexpr, PIECE: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr, BLOCK: tl.constexpr,
+    ids: tl.tensor, values: tl.tensor, scales: tl.tensor, minima: tl.tensor, out: tl.tensor,
+    factor: tl.tensor, k: tl.tensor, stride: tl.tensor, group: tl.tensor, num_groups: tl.tensor,
+    zero: tl.tensor, FORM: tl.constexpr, PIECE: tl.constexpr, HAS_MINIMUM: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> Any:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -234,4 +238,5 @@ def embed(ids: torch.Tensor, table: DeviceWeight, factor: float, out: torch.Tens
         PIECE=table.piece,
         HAS_MINIMUM=minima is not None,
         BLOCK=block,
+        **OPTIONS,
     )

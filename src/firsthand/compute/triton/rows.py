@@ -16,13 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
-from firsthand.compute.triton.launch import kernel, power_of_two
+from firsthand.compute.triton.launch import OPTIONS, kernel, power_of_two
 
 ELEMENTS = 1024  # of one program, where elements stand alone
 
 
 @kernel
-def tanh(x: Any) -> Any:
+def tanh(x: tl.tensor) -> Any:
     """(1 − e) / (1 + e) with e = exp(−2|x|), and the sign of x: nothing overflows."""
     e = tl.exp(-2.0 * tl.abs(x))
     size = (1.0 - e) / (1.0 + e)
@@ -31,13 +31,13 @@ def tanh(x: Any) -> Any:
 
 @kernel
 def _norm(
-    x: Any,
-    residual: Any,
-    gain: Any,
-    total: Any,
-    out: Any,
-    eps: Any,
-    width: Any,
+    x: tl.tensor,
+    residual: tl.tensor,
+    gain: tl.tensor,
+    total: tl.tensor,
+    out: tl.tensor,
+    eps: tl.tensor,
+    width: tl.tensor,
     BLOCK: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ) -> Any:
@@ -78,13 +78,14 @@ def norm(
         width,
         BLOCK=power_of_two(width),
         HAS_RESIDUAL=residual is not None,
+        **OPTIONS,
     )
 
 
 @kernel
 def rotated(
-    x: Any, cos: Any, sin: Any, position: Any, heads: Any, half: Any, HEADS: tl.constexpr,
-    HALF: tl.constexpr,
+    x: tl.tensor, cos: tl.tensor, sin: tl.tensor, position: tl.tensor, heads: tl.tensor,
+    half: tl.tensor, HEADS: tl.constexpr, HALF: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Both halves of a row's heads, turned by its position."""
     head = tl.arange(0, HEADS)[:, None]
@@ -100,8 +101,8 @@ def rotated(
 
 @kernel
 def _rope(
-    x: Any, out: Any, cos: Any, sin: Any, positions: Any, heads: Any, half: Any,
-    HEADS: tl.constexpr, HALF: tl.constexpr,
+    x: tl.tensor, out: tl.tensor, cos: tl.tensor, sin: tl.tensor, positions: tl.tensor,
+    heads: tl.tensor, half: tl.tensor, HEADS: tl.constexpr, HALF: tl.constexpr,
 ) -> Any:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     position = tl.maximum(tl.load(positions + row), 0).to(tl.int64)  # −1: a row of padding
@@ -126,12 +127,17 @@ def rope(
     half = cos.shape[1]
     heads = x.shape[1] // (2 * half)
     sizes = {"HEADS": power_of_two(heads), "HALF": power_of_two(half)}
-    _rope[(x.shape[0],)](x, out, cos, sin, positions, heads, half, **sizes)
+    _rope[(x.shape[0],)](x, out, cos, sin, positions, heads, half, **sizes, **OPTIONS)
 
 
 @kernel
 def _activation(
-    gate: Any, up: Any, out: Any, count: Any, KIND: tl.constexpr, BLOCK: tl.constexpr
+    gate: tl.tensor,
+    up: tl.tensor,
+    out: tl.tensor,
+    count: tl.tensor,
+    KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> Any:
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
@@ -151,4 +157,4 @@ def activation(gate: torch.Tensor, up: torch.Tensor, kind: str, out: torch.Tenso
     if kind not in ("silu", "gelu_tanh"):
         raise ValueError(f"activation {kind!r}")
     grid = (triton.cdiv(gate.numel(), ELEMENTS),)
-    _activation[grid](gate, up, out, gate.numel(), KIND=kind, BLOCK=ELEMENTS)
+    _activation[grid](gate, up, out, gate.numel(), KIND=kind, BLOCK=ELEMENTS, **OPTIONS)

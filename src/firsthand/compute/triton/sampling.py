@@ -14,13 +14,13 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from firsthand.compute.triton.launch import kernel
+from firsthand.compute.triton.launch import OPTIONS, kernel
 
 BLOCK = 1024  # tokens
 
 
 @kernel
-def _best(logits: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> Any:
+def _best(logits: tl.tensor, out: tl.tensor, width: tl.tensor, BLOCK: tl.constexpr) -> Any:
     row = tl.program_id(0).to(tl.int64)
     best = tl.full((), float("-inf"), dtype=tl.float32)
     which = tl.full((), -1, dtype=tl.int32)
@@ -42,11 +42,11 @@ def _best(logits: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> Any:
 def best(logits: torch.Tensor, out: torch.Tensor) -> None:
     """out (L,) int32: the token of the highest logit of each row (L, V), ties to the lower id; −1
     for a row with a NaN or +infinity, or with −infinity everywhere."""
-    _best[(logits.shape[0],)](logits, out, logits.shape[1], BLOCK=BLOCK)
+    _best[(logits.shape[0],)](logits, out, logits.shape[1], BLOCK=BLOCK, **OPTIONS)
 
 
 @kernel
-def _log_softmax(logits: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> Any:
+def _log_softmax(logits: tl.tensor, out: tl.tensor, width: tl.tensor, BLOCK: tl.constexpr) -> Any:
     row = tl.program_id(0).to(tl.int64)
     m = tl.full((), float("-inf"), dtype=tl.float32)
     total = tl.full((), 0.0, dtype=tl.float32)
@@ -66,4 +66,4 @@ def _log_softmax(logits: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> Any:
 
 def log_softmax(logits: torch.Tensor, out: torch.Tensor) -> None:
     """out (L, V) = x − log Σ exp(x) of each row; a row needs one finite logit."""
-    _log_softmax[(logits.shape[0],)](logits, out, logits.shape[1], BLOCK=BLOCK)
+    _log_softmax[(logits.shape[0],)](logits, out, logits.shape[1], BLOCK=BLOCK, **OPTIONS)
