@@ -40,13 +40,14 @@ REPORTS = {
 
 # Of Ray and Ray Serve: tokens; no reports to its makers; its log goes to its own files; requests go
 # out on the loop that serves them, and come in on the one that runs the engine, which spares two
-# changes of thread for each.
+# changes of thread for each. Replicas are no background work: without niceness.
 VARIABLES = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",
     **REPORTS,
     "RAY_SERVE_LOG_TO_STDERR": "0",
 }

@@ -11,6 +11,7 @@ many may wait for one, when a replica counts as sick, how long it may finish wha
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -83,6 +84,10 @@ class RayDeployer:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        own = logging.getLogger("ray.serve")  # says what it says in our log, in its form
+        for handler in list(own.handlers):
+            own.removeHandler(handler)
+        own.propagate = True
 
     async def __call__(self, options: ReplicaOptions) -> ServeCalls:
         """Raises EngineUnavailable."""
@@ -97,6 +102,7 @@ class RayDeployer:
 
     def _run(self, app: str, options: ReplicaOptions) -> None:
         place = self._place
+        serve.start(proxy_location="Disabled")  # else one answers at port 8000, without a token
         actor: dict[str, Any] = {"num_cpus": place.num_cpus}
         if place.variables:
             actor["runtime_env"] = {"env_vars": dict(place.variables)}
@@ -109,8 +115,10 @@ class RayDeployer:
             ray_actor_options=actor,
             max_ongoing_requests=options.max_requests + SPARE_CALLS,
             max_queued_requests=options.max_requests,
-            health_check_period_s=2.0,
-            health_check_timeout_s=10.0,
+            # The door leaves a sick one by what comes of it, within a second. Ray replaces it,
+            # which makes a machine that is too busy busier still: so late.
+            health_check_period_s=5.0,
+            health_check_timeout_s=30.0,
             graceful_shutdown_wait_loop_s=0.5,
             graceful_shutdown_timeout_s=place.drain_s,
             max_constructor_retry_count=3,
