@@ -53,8 +53,10 @@ class ShortestFirst:
 
 def main(model: str) -> None:
     with LLM(model, queue=ShortestFirst(), max_sequences=1) as llm:
-        wanted = (200, 40, 5, 20, 10)  # the first one runs at once, the others wait
-        streams = [llm.stream("Once upon a", max_tokens=n, ignore_end=True) for n in wanted]
+        streams = [llm.stream("Once upon a", max_tokens=200, ignore_end=True)]
+        next(streams[0])  # it runs, so the others wait
+        for n in (40, 5, 20, 10):
+            streams.append(llm.stream("Once upon a", max_tokens=n, ignore_end=True))
         done = [stream.completion() for stream in streams]
     for answer in sorted(done, key=lambda one: one.report.queue_ms):
         print(f"{answer.usage.completion_tokens:4} tokens, waited {answer.report.queue_ms:8.1f} ms")

@@ -7,6 +7,7 @@ Read next: `../cascade/calibration.py`; `cascade.py`, and in the server `server/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import fields
 from math import isfinite
@@ -25,6 +26,13 @@ from firsthand.weights.open import open_checkpoint
 
 # Options that name ids of one vocabulary, or the adapters of one model.
 OF_ONE_MODEL = ("logit_bias", "stop_token_ids", "adapter")
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Raises InvalidRequest for what only one of the two could understand."""
+    for name in OF_ONE_MODEL:
+        if options.get(name):
+            raise InvalidRequest(name, "goes with one model; a cascade is two")
 
 
 def side_of(model: str | Path, options: LoadOptions) -> Side:

@@ -26,9 +26,9 @@ from firsthand.cascade.confidence import Hearing
 from firsthand.cascade.decision import TOO_LONG, Decision, Told
 from firsthand.errors import ContextLengthExceeded, InvalidRequest
 from firsthand.generation.calibrated import (
-    OF_ONE_MODEL,
     as_calibrated,
     calibrated_keywords,
+    check_options,
     check_sides,
     decided,
     side_of,
@@ -109,9 +109,7 @@ class Cascade:
     def _asked(
         self, ask: Callable[[LLM, Options], TextStream], n: int, options: Options
     ) -> CascadeStream:
-        for name in OF_ONE_MODEL:
-            if options.get(name) is not None:
-                raise InvalidRequest(name, "goes with one model; a cascade is two")
+        check_options(options)
         began_s = time.perf_counter()
         scored: Options = {**options}
         if scored.get("logprobs") is None:

@@ -1,7 +1,7 @@
 """What an opened checkpoint says: its spec, the tensors that its model asks for, its tokenizer.
 
 Owns: which of a checkpoint's words are read by whom, for a folder and for GGUF.
-May not know: weights, executors, how anything is held.
+May not know: executors, how anything is held.
 Read next: `models/families.py`, `text/tokenizer.py`.
 """
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from firsthand.cascade.calibration import Calibration, Side, read_calibration
 from firsthand.errors import InvalidRequest
-from firsthand.generation.calibrated import OF_ONE_MODEL, side_of
+from firsthand.generation.calibrated import side_of
 from firsthand.generation.member import RegistryEntry, name_of
-from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.values import dataclass
 
@@ -66,13 +65,6 @@ class Cascade:
             "confidence": self.calibration.confidence,
             "calibration": self.calibration.sha256,
         }
-
-
-def check_options(options: Options) -> None:
-    """Raises InvalidRequest for what only one of the two could understand."""
-    for name in OF_ONE_MODEL:
-        if options.get(name):
-            raise InvalidRequest(name, "goes with one model; a cascade is two")
 
 
 def check_prompts(prompts: Sequence[Prompt]) -> None:

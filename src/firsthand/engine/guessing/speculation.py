@@ -32,7 +32,7 @@ from firsthand.values import dataclass
 SEQUENCE_DECAY = 0.8  # per guess that was judged
 ENGINE_DECAY = 0.98
 HOPE = 0.5  # before anything was judged
-PATIENCE = 0.2  # the same where guesses are free: a few tokens show whether they are right
+FREE_HOPE = 0.2  # the same where guesses are free: a few tokens show whether they are right
 FIRST_REST = 32  # tokens
 LONGEST_REST = 512
 
@@ -150,7 +150,7 @@ class Speculation:
         *,
         is_free: bool,
     ) -> list[int]:
-        prior = PATIENCE if is_free else self._all.estimate(HOPE)
+        prior = FREE_HOPE if is_free else self._all.estimate(HOPE)
         offers = [
             (self._records[one.sequence_id].rate.estimate(prior), size)
             for one, size in zip(asked, sizes, strict=True)

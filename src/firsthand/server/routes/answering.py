@@ -22,12 +22,12 @@ from starlette.requests import Request
 from firsthand.cascade.confidence import Hearing
 from firsthand.cascade.decision import TOO_LONG, UNCALIBRATED, Decision, Told
 from firsthand.errors import ContextLengthExceeded
-from firsthand.generation.calibrated import decided, spent_of
+from firsthand.generation.calibrated import check_options, decided, spent_of
 from firsthand.generation.completion import Chunk
 from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.server.answers import Answers, unless_gone
-from firsthand.server.cascade import Cascade, check_options, check_prompts
+from firsthand.server.cascade import Cascade, check_prompts
 from firsthand.server.guard.call import call_of
 from firsthand.server.headers import at_end
 from firsthand.server.house import House
