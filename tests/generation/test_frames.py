@@ -70,6 +70,7 @@ REQUEST = Request(
     cache_salt="salt",
     deadline_s=4.5,
     adapter="sql",
+    begun=((7,), None, (8, 9)),
 )
 # A form of the answer and `ignore_end` exclude each other, so it has a request of its own.
 FORMED = replace(
@@ -78,7 +79,7 @@ FORMED = replace(
     grammar=Grammar(GrammarKind.REGEX, "ä+", "lead: /x/", "pattern"),
 )
 # What is read of a prompt alone goes with nothing that is generated.
-SCORED = replace(FORMED, grammar=None, stop=StopRules(0), n=1, prompt_logprobs=3)
+SCORED = replace(FORMED, grammar=None, stop=StopRules(0), n=1, prompt_logprobs=3, begun=())
 POOLED = replace(SCORED, prompt_logprobs=None, pooling=Pooling.MEAN)
 EVENTS = (
     TokenEvent("request-7", 5, 1.25, -0.5, ((5, -0.5), (6, -1.5)), None, 1),

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from firsthand.errors import CapacityExceeded, FirsthandError, InvalidRequest, ModelNotFound
-from firsthand.generation import loading, swapping
+from firsthand.generation import stores, swapping
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.loading import LoadedModel, load_model, plan_model
 from firsthand.generation.reading import read_tokenizer
@@ -119,7 +119,7 @@ def test_a_kv_store_that_does_not_fit_is_refused_with_its_numbers(
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(loading, "PagedStore", no_memory)
+    monkeypatch.setattr(stores, "PagedStore", no_memory)
     with pytest.raises(CapacityExceeded, match="3 sequences of 512 tokens"):
         load_model(micro_folder, LoadOptions(max_sequences=3))
 

@@ -32,7 +32,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import resolve
 from firsthand.weights.open import open_checkpoint
-from firsthand.weights.packed_cache import PackedCache, packed_folder
+from firsthand.weights.packed_cache import PackedCache, packed_folder, wait_until_settled
 from firsthand.weights.places import write_atomically
 
 # Raise it when the same weights give other bits for a reason of ours: the order of a sum, another
@@ -72,13 +72,13 @@ def golden_key(model: str | Path, options: LoadOptions, *, hash_now: bool) -> Go
     """The key of a model as it is to be run. None: the hash of its files is not on record and is
     not to be made now (it takes reading them whole). Raises ModelNotFound, CheckpointError."""
     environment = read_environment()
-    opened_ns = time.time_ns()
     with closing(open_checkpoint(resolve(str(model), environment).path)) as checkpoint:
         cache = PackedCache(packed_folder(environment.home), "")
         source, files = os.path.realpath(checkpoint.path), tuple(checkpoint.files)
         content = cache.content(source, files)
         if content is None and hash_now:
-            content = cache.record(source, files, opened_ns)
+            wait_until_settled(files)  # nothing was read of them yet
+            content = cache.record(source, files, time.time_ns())
     if content is None:
         return None
     return GoldenKey(

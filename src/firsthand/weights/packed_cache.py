@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -67,6 +68,13 @@ class PackedModel:
         except CheckpointError:
             return False
         return True
+
+
+def wait_until_settled(files: Sequence[FileIdentity]) -> None:
+    """Until a change from now on would be seen in the files' times: a moment at most."""
+    left_ns = max(file.ctime_ns for file in files) + _TICK_NS - time.time_ns()
+    if left_ns > 0:
+        time.sleep(min(left_ns, _TICK_NS) / 1e9)
 
 
 @dataclass(frozen=True, slots=True)
