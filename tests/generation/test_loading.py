@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from firsthand.errors import CapacityExceeded, FirsthandError, InvalidRequest, ModelNotFound
-from firsthand.generation import stores, swapping
+from firsthand.generation import loading, stores, swapping
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.generation.loading import LoadedModel, load_model, plan_model
 from firsthand.generation.reading import read_tokenizer
