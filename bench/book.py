@@ -30,7 +30,10 @@ from bench.record import commit, cpu
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "docs" / "book"
+PAGES = (ROOT / "docs" / "autoscaling.md",)  # others with a figure of the book
 RESULTS = ROOT / "bench" / "results"
+TRACES = ROOT / "tests" / "cluster" / "autoscaling" / "traces"
+TICK_S = 5.0  # of these, and of what is drawn
 OTHERS = ("rivals", "quantization", "judge")
 FIGURE = re.compile(
     r"(<!-- figure (\w+): made by bench/book\.py -->\n).*?(<!-- end of figure -->)", re.DOTALL
@@ -147,21 +150,27 @@ def capacity(model: str) -> Found:
 
 
 def autoscaled(model: str) -> Found:
-    """Drawn loads of 12 requests a second at their height, replicas of 2, ready after 30 s."""
+    """Drawn loads of 12 requests a second at their height, and recorded ones."""
+    from firsthand.cluster.autoscaling.loads import SHAPES, drawn
+
+    recorded = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))["requests"]
+        for path in sorted(TRACES.glob("*.json"))
+    }
+    shapes = {name: drawn(name, 12.0, TICK_S) for name in SHAPES if name != "constant"}
+    return {load: played(arrivals) for load, arrivals in (recorded | shapes).items()}
+
+
+def played(arrivals: Sequence[float]) -> Found:
+    """To at most 12 replicas of 2 requests a second each, ready after 30 s."""
     from firsthand.cluster.autoscaling.limits import Limits
-    from firsthand.cluster.autoscaling.loads import drawn
     from firsthand.cluster.autoscaling.simulator import Service, compared
 
-    service = Service(rate=2.0, idle_s=1.0, busy_s=2.0, ttft_ms=500.0, start_s=30.0)
+    service = Service(rate=2.0, idle_s=1.0, busy_s=4.0, ttft_ms=200.0, start_s=30.0)
     at_knee = 0.8 * service.rate * service.busy_s  # as `limits_at` has it of a measured knee
-    limits = Limits(max_replicas=12, ongoing_out=at_knee, queue_out=at_knee)
-    return {
-        load: {
-            name: outcome.to_dict()
-            for name, outcome in compared(drawn(load, 12.0, 5.0), service, limits, 5.0).items()
-        }
-        for load in ("step", "sawtooth", "wave")
-    }
+    limits = Limits(max_replicas=12, ongoing_out=at_knee, queue_out=at_knee, p99_ttft_ms=500.0)
+    found = compared(arrivals, service, limits, TICK_S)
+    return {name: outcome.to_dict() for name, outcome in found.items()}
 
 
 def labs(model: str) -> Found:
@@ -242,9 +251,9 @@ def measured() -> Lines:
 
 
 def written(lines: Lines) -> dict[Path, str]:
-    """Every page of the book, as the lines would have it. KeyError for a figure without a table."""
+    """Every page with a figure, as the lines would have it. KeyError for one without a table."""
     pages = {}
-    for path in sorted(BOOK.glob("*.md")):
+    for path in (*sorted(BOOK.glob("*.md")), *PAGES):
         language = "zh" if path.name.endswith(".zh-CN.md") else "en"
 
         def figure(found: re.Match[str], language: str = language) -> str:

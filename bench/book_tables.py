@@ -368,7 +368,7 @@ def autoscale(lines: Lines, language: str) -> str:
         cells: list[object] = [f"`{load}`"]
         for side in ("ours", "naive"):
             one = sides[side]
-            cells += [one["changes"], one["flaps"], f"{one['machine_hours']:.1f}"]
+            cells += [f"{one['changes']:,}", f"{one['flaps']:,}", f"{one['machine_hours']:.1f}"]
         rows.append(cells)
     return table(heads, rows, language, lines.of("autoscale"))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.book import measured, played
 from firsthand.cluster.autoscaling.limits import Limits
 from firsthand.cluster.autoscaling.loads import SHAPES, drawn, recorded
 from firsthand.cluster.autoscaling.simulator import (
@@ -114,3 +115,8 @@ def test_what_never_reports_keeps_what_there_is() -> None:
         our_policy(limits), [1.0] * 500, SERVICE, limits, silent=range(500), replicas=5
     )
     assert {one.target for one in found.moments} == {5}
+
+
+@pytest.mark.parametrize("name", [*RECORDED, "step", "wave"])
+def test_the_figure_of_the_pages_is_what_this_policy_does(name: str) -> None:
+    assert played(arrivals(name)) == measured().found("autoscale")[name]
