@@ -9,7 +9,7 @@ import pytest
 from firsthand.errors import EngineUnavailable
 from firsthand.loadtest.fit import knee_of
 from firsthand.loadtest.outcomes import Outcome
-from firsthand.loadtest.ramp import Climb
+from firsthand.loadtest.ramp import Climb, step_of
 from tests.loadtest.queueing import Virtual
 
 BUDGET_S = 120.0
@@ -29,6 +29,23 @@ def test_s68_a_known_knee_is_found_within_a_tenth(
     assert found.knee.low <= found.knee.rate <= found.knee.high
     assert found.knee.high - found.knee.low < 0.25 * server.knee
     assert server.now_s < 180, "in under three minutes"
+
+
+def test_each_phase_is_told_before_its_steps() -> None:
+    server, said = Virtual(4, 0.1), list[str]()
+    found = Climb(
+        server.hold, server.clock, BUDGET_S, lambda step: said.append("step"), begins=said.append
+    ).run()
+    assert found.knee is not None
+    phases = [one for one in said if one != "step"]
+    assert [one.rpartition(" ")[2] for one in phases] == ["behind", "up", "down", "knee"]
+    assert said[0] == phases[0]
+    assert said.count("step") == len(found.steps)
+
+
+def test_what_was_held_back_and_came_at_once_is_no_rate() -> None:
+    late = [Outcome(at / 4, at / 4, 3.0 + at / 100, (3.0,), 8, 4) for at in range(8)]
+    assert step_of(late, 4.0, 2.0).request_throughput == 4.0
 
 
 def test_a_server_that_refuses_has_its_knee_too() -> None:

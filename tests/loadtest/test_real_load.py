@@ -241,6 +241,19 @@ def test_s68_s69_the_knee_of_a_real_server_and_what_is_planned_with_it(tmp_path:
     assert files["files"]
 
 
+def test_without_a_knee_the_steps_are_kept_and_nobody_plans_with_them(tmp_path: Path) -> None:
+    out = tmp_path / "knee.json"
+    with serving(64, 0.01) as address:
+        given = ("--url", address, "--max-seconds", "10", "--max-rate", "2", "--out", str(out))
+        told = called("bench", "knee", *given, "--random-output-len", "4", code=1)
+    assert "no knee" in told["error"]["message"]
+    kept = json.loads(out.read_text(encoding="utf-8"))
+    assert kept["knee"] is None
+    assert [one["rate"] for one in kept["steps"]] == [2]
+    told = called("plan", "capacity", "--from", str(out), "--qps", "20", code=2)
+    assert "none was a knee: 'latency does not turn" in told["error"]["message"]
+
+
 def test_plan_capacity_says_what_it_assumes() -> None:
     example = ("plan", "capacity", "--tokens-per-second", "100", "--tokens", "200", "--qps", "10")
     found = called(*example, "--qps-is-peak")

@@ -156,8 +156,12 @@ def knee(
         float, typer.Option(help="Requests per second beyond which it does not go.")
     ] = 10_000.0,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="For `plan capacity` and the alerts.")
-    ] = Path("knee.json"),
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For `plan capacity` and the alerts; default: knee.json, if there is a knee.",
+        ),
+    ] = None,
     plot_out: PlotOut = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -166,7 +170,7 @@ def knee(
         from firsthand.checks import check_number
         from firsthand.loadtest import curve_plot
         from firsthand.loadtest.arrivals import check_rate
-        from firsthand.loadtest.curve import Curve, Step
+        from firsthand.loadtest.curve import Curve, Step, without_knee
         from firsthand.loadtest.ramp import Climb
         from firsthand.measure.ablation_plot import check_plot
 
@@ -179,25 +183,22 @@ def knee(
 
         def told(step: Step) -> None:
             say(
-                f"{step.rate:8.3g} requests/s: answered {step.request_throughput:.3g}/s, median "
-                f"{step.median_e2el_ms:.0f} ms, P99 {step.p99_e2el_ms:.0f} ms"
+                f"{step.rate:8.3g} requests/s for {step.seconds:.3g} s: {step.completed} answered, "
+                f"{step.request_throughput:.3g}/s, median {step.median_e2el_ms:.0f} ms, "
+                f"P99 {step.p99_e2el_ms:.0f} ms"
                 + (f", {step.failed} failed" if step.failed else "")
             )
 
         hold = _holder(load, target, patience_s=max_seconds / 4)
-        found = Climb(hold, time.monotonic, max_seconds, told, max_rate).run()
+        found = Climb(hold, time.monotonic, max_seconds, told, max_rate, say).run()
+        tokens = (found.input_tokens, found.output_tokens)
         if found.knee is None:
+            if out is not None:
+                _write(out, without_knee(target.model, *tokens, found.steps, found.why))
             raise EngineUnavailable(f"no knee: {found.why}")
-        curve = Curve(
-            target.model,
-            found.input_tokens,
-            found.output_tokens,
-            found.knee,
-            found.steps,
-        )
+        curve = Curve(target.model, *tokens, found.knee, found.steps)
         content = curve.to_dict()
-        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        say(f"wrote {out}")
+        _write(out or Path("knee.json"), content)
         if plot_out is not None:
             curve_plot.write_plot(curve, plot_out)
             say(f"wrote {plot_out}")
@@ -205,6 +206,11 @@ def knee(
             print_json(content)
         else:
             _print_knee(content)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    say(f"wrote {path}")
 
 
 def _target(load: Load) -> Any:

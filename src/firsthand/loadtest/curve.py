@@ -10,7 +10,7 @@ Standard library only, and low among the layers: alerts and scaling take their l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import pairwise
 from pathlib import Path
@@ -31,9 +31,9 @@ KINDS = RAMP, FIT, AGAIN, BURSTS = "ramp", "fit", "again", "bursts"
 class Step:
     """One rate, held for `seconds`. Latencies in ms from the intended send time, of what was
     answered; `judged_ms` is the mean with each failure as a wait of the whole step.
-    `request_throughput`: answers per second while the step lasted. `kind`: ramp; fit, through
-    which the knee was fitted; again, the worse one of two at a rate; bursts, with arrivals of a
-    Poisson process, below the knee. All others are evenly spaced."""
+    `request_throughput`: answers per second while the step lasted, no more than were asked for.
+    `kind`: ramp; fit, through which the knee was fitted; again, the worse one of two at a rate;
+    bursts, with arrivals of a Poisson process, below the knee. All others are evenly spaced."""
 
     rate: float
     seconds: float
@@ -121,18 +121,33 @@ class Curve:
         """As the file has it. `at_knee` is for readers, and follows from the rest."""
         names = ("median_ttft_ms", "p99_ttft_ms", "median_e2el_ms", "p99_e2el_ms")
         return {
-            "version": VERSION,
-            "model": self.model,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
+            **_measured(self.model, self.input_tokens, self.output_tokens, self.steps),
             "knee": asdict(self.knee),
             "at_knee": {
                 **{name: self.at(name, self.knee.rate) for name in names},
                 "output_tokens_per_second": self.knee.rate * self.output_tokens,
                 "ongoing_requests": self.ongoing_requests,
             },
-            "steps": [asdict(one) for one in self.steps],
         }
+
+
+def without_knee(
+    model: str, input_tokens: float, output_tokens: float, steps: Sequence[Step], why: str
+) -> dict[str, Any]:
+    """What was measured all the same; whoever needs a knee refuses it, and says `why`."""
+    return {**_measured(model, input_tokens, output_tokens, steps), "knee": None, "why": why}
+
+
+def _measured(
+    model: str, input_tokens: float, output_tokens: float, steps: Sequence[Step]
+) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "model": model,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "steps": [asdict(one) for one in steps],
+    }
 
 
 def read_curve(path: Path) -> Curve:
@@ -149,6 +164,9 @@ def read_curve(path: Path) -> Curve:
         raise InvalidRequest(str(path), "is no JSON") from None
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise InvalidRequest(str(path), f"is no knee file of version {VERSION}")
+    if value.get("knee", "") is None:
+        why = f"has steps, but none was a knee: {shown(value.get('why'))}"
+        raise InvalidRequest(str(path), f"{why}; run `bench knee` again")
     try:
         return _curve_of(value)
     except InvalidRequest as error:

@@ -62,13 +62,14 @@ class Ramp:
 @dataclass(slots=True, eq=False)
 class Climb:
     """`hold` keeps a rate for some seconds and returns when all of its requests have ended;
-    `clock` is in seconds."""
+    `clock` is in seconds. `told` hears of each step, `begins` of each phase, in words."""
 
     hold: Hold
     clock: Callable[[], float]
     budget_s: float
     told: Callable[[Step], None] = lambda step: None
     max_rate: float = MAX_RATE
+    begins: Callable[[str], None] = lambda phase: None
 
     def run(self) -> Ramp:
         """Raises EngineUnavailable where nothing is answered, or the sender is too slow."""
@@ -99,6 +100,7 @@ class Climb:
         """The steps, about what the server can, and why there is no knee, if there is none."""
         ramp_s = _within(ANSWERS_LONG * answer_s, self.budget_s * RAMP_SHARE)
         steps, rate = [], min(1 / answer_s, self.max_rate)
+        self.begins("doubled until answers fall behind")
         while True:
             outcomes = self.hold(rate, ramp_s, CONSTANT)
             steps.append(self._step(outcomes, rate, ramp_s))
@@ -116,6 +118,7 @@ class Climb:
         by then."""
         found: list[Step] = []
         for number in range(passes):
+            self.begins(f"around {most:.3g} requests/s, the way {'down' if number % 2 else 'up'}")
             for share in reversed(SHARES) if number % 2 else SHARES:
                 if number and self.clock() > until_s - 2 * LEAST_BURSTS * step_s:
                     return found
@@ -125,6 +128,7 @@ class Climb:
 
     def _bursts(self, rate: float, step_s: float, until_s: float) -> list[Step]:
         found: list[Step] = []
+        self.begins("with bursts, below the knee")
         for share in BURST_SHARES:
             if len(found) < LEAST_BURSTS or self.clock() <= until_s:
                 step = self._step(self.hold(rate * share, step_s, POISSON), rate * share, step_s)
@@ -161,7 +165,8 @@ def step_of(outcomes: Sequence[Outcome], rate: float, seconds: float) -> Step:
     found = summary(outcomes, percentiles=(95, 99))
     good_ms = [one.e2el_s * 1e3 for one in outcomes if not one.fault]
     judged = [*good_ms, *(max(seconds * 1e3, *good_ms, 0.0) for one in outcomes if one.fault)]
-    throughput = pace(outcomes) or found["request_throughput"]
+    # Answers that a hiccup held back come all at once; they are no rate that was kept.
+    throughput = min(rate, pace(outcomes) or found["request_throughput"])
     tokens = found["total_output_tokens"] / max(1, found["completed"])
     names = [f"{kind}_e2el_ms" for kind in ("mean", "median", "p95", "p99")]
     names += [f"{kind}_ttft_ms" for kind in ("median", "p95", "p99")]
