@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 
 from firsthand.cascade.calibration import read_calibration
+from firsthand.cascade.tradeoff import Point
 from firsthand.cli.main import run_command
 from firsthand.cli.micro_model import write_micro_model
 from firsthand.evaluate.cascade import quality
+from firsthand.evaluate.cascade_report import warning_of
 
 pytestmark = pytest.mark.native
 
 PROMPTS = [f"{word} {number}" for number, word in enumerate(("abc", "hello", "q", "1 2 3") * 3)]
 SIZES = ("--threads", "1", "--max-context", "128")
+
+
+@pytest.fixture(autouse=True)
+def _may_have_only_just_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has just written is hashed all the same."""
+    monkeypatch.setattr("firsthand.weights.packed_cache._TICK_NS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +103,33 @@ def test_what_is_wrong_is_told_by_its_name(
     assert code == 2
     assert found["error"]["message"].startswith(message)
     assert not out.exists()
+
+
+def test_a_model_without_a_template_is_named_before_either_is_asked(
+    models: tuple[str, str], prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bare").mkdir()
+    bare = write_micro_model(tmp_path / "bare", seed=7)
+    (bare / "tokenizer_config.json").unlink()
+    words = ("--prompts", str(prompts), "--out", str(tmp_path / "x.json"), *SIZES, "--json")
+    assert run_command(["cascade", "calibrate", models[0], str(bare), *words]) == 2
+    told = capsys.readouterr()
+    message = json.loads(told.out)["error"]["message"]
+    assert message.startswith(f"form: {bare} has no chat template")
+    assert "--form text" in message
+    assert "answers" not in told.err
+
+
+def point_of(escalated: float, cost: float) -> Point:
+    return Point(0.8, escalated, 0.5, 0.5, cost, 1.0)
+
+
+def test_a_threshold_that_is_no_good_is_warned_of() -> None:
+    assert warning_of(point_of(0.4, 0.9)) is None
+    assert "every answer" in str(warning_of(point_of(1.0, 0.99)))
+    assert "84% of the answers on to the large model, and costs 123%" in str(
+        warning_of(point_of(0.84, 1.23))
+    )
 
 
 def test_a_wrong_line_of_the_set_is_named(

@@ -8,10 +8,11 @@ Read next: `tests/generation/test_cascade.py`, the same without HTTP.
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,22 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from firsthand.cascade.calibration import Calibration, Side, read_calibration
+from firsthand.cascade.calibration import (
+    Calibration,
+    Side,
+    read_calibration,
+    write_calibration,
+)
 from firsthand.cascade.confidence import score_of
 from firsthand.cascade.decision import REASONS
 from firsthand.cli.main import run_command
 from firsthand.cli.micro_model import write_micro_model
+from firsthand.errors import InvalidRequest
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.service import Service, ServiceOptions
 from firsthand.observe.metrics import Metrics
 from firsthand.server.app import build_app
-from firsthand.server.cascade import Cascade, Found
+from firsthand.server.cascade import Cascade, Found, read_again
 from firsthand.server.house import House
 from tests.server.processes import launched
 from tests.server.running import Running, serving
@@ -310,6 +317,23 @@ def test_it_stands_in_the_list_of_models(two: Two) -> None:
     assert "quick" in two.ask(CHAT, "quik", "a").json()["error"]["message"]
 
 
+def test_a_reload_finds_a_new_threshold_and_no_other_models(two: Two, tmp_path: Path) -> None:
+    two.set(rule(-900.0))
+    known, file = two.house.cascades, tmp_path / "quick.json"
+    files = [("quick", str(file))]
+    write_calibration(file, known["quick"].calibration)
+    assert read_again(known, files) == ({}, False)
+    write_calibration(file, replace(rule(-900.0), confidence=0.75))
+    found, others = read_again(known, files)
+    assert (found["quick"].calibration.confidence, others) == (0.75, False)
+    assert found["quick"].measured == known["quick"].measured
+    write_calibration(file, replace(rule(-900.0), small=SIDES[1], large=SIDES[0]))
+    assert read_again(known, files) == ({}, True)
+    file.write_text("{}")
+    with pytest.raises(InvalidRequest, match="version"):
+        read_again(known, files)
+
+
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_server_of_two_models_and_a_calibration(
@@ -364,6 +388,16 @@ def test_a_server_of_two_models_and_a_calibration(
         for name in ("firsthand_cascade_answers", "firsthand_cascade_tokens"):
             assert f'{name}_total{{cascade="quick"' in metrics
         assert 'firsthand_cascade_cost_total{cascade="quick",size="large"}' in metrics
+        assert run_command(["cascade", "choose", str(file), "--confidence", "0"]) == 0
+        server.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + 30
+        while not server.told("reload"):
+            assert time.monotonic() < until, "it was not reloaded"
+            time.sleep(0.05)
+        (line,) = server.told("reload")
+        assert (line["changed"], line["needs_restart"]) == (["cascade"], [])
+        reply = httpx.post(server.url + TEXT, json=body, timeout=60)
+        assert reply.json()["firsthand_cascade"]["answered_by"] == "one"
     with launched(tmp_path, *config(models[0], models[2])) as server:
         assert server.process.wait(60) == 2
         assert f"{models[1]} (weights" in server.log.read_text()

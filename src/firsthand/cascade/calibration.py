@@ -97,6 +97,11 @@ class Calibration:
             raise InvalidRequest("steps", "must rise, in both")
         self.rule()
 
+    @property
+    def identities(self) -> tuple[object, object]:
+        """Of the two models."""
+        return self.small.identity, self.large.identity
+
     def worth(self, score: float) -> float:
         """Of an answer with that score."""
         return _worth(self.steps, score)

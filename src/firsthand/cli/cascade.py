@@ -22,7 +22,9 @@ Confidence = Annotated[
 
 
 def calibrate(
-    small: Annotated[str, typer.Argument(metavar="SMALL", help="MODEL or MODEL@FORMAT.")],
+    small: Annotated[
+        str, typer.Argument(metavar="SMALL", help="MODEL, or MODEL@FORMAT (none, int8, int4).")
+    ],
     large: Annotated[str, typer.Argument(metavar="LARGE", help="The same of the large one.")],
     prompts: Annotated[
         Path, typer.Option(metavar="FILE", help="JSON lines of prompt, perhaps with reference.")
@@ -86,8 +88,11 @@ def show_cascade(made: Any, samples: Any, *, as_json: bool) -> None:
     """A `Calibration` and its samples, as `eval` shows them too."""
     from firsthand.evaluate import cascade_report as report
 
+    facts = report.as_facts(made, samples)
+    if facts["warning"] is not None:
+        say(f"warning: {facts['warning']}")
     if as_json:
-        print_json(report.as_facts(made, samples))
+        print_json(facts)
     else:
         print(report.as_lines(made))
         print_table(report.HEADINGS, report.as_rows(made, samples))

@@ -62,7 +62,11 @@ def evaluate(
         typer.Option(metavar="FILE", help="The text to score, UTF-8; default: none, for the rest."),
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="What to measure: perplexity, divergence, bleu, rouge or cascade.")
+        str,
+        typer.Option(
+            help="perplexity, divergence, bleu, rouge; or cascade: MODEL is a file of `cascade "
+            "calibrate`, which says form and tokens."
+        ),
     ] = "perplexity",
     windows: Windows = WINDOWS,
     candidates: Annotated[

@@ -11,7 +11,7 @@ One model is loaded at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from firsthand.cascade.calibration import CHAT, TEXT, Calibration, Side, fitted
@@ -24,6 +24,7 @@ from firsthand.evaluate.pairs import Question
 from firsthand.evaluate.text_scores import rouge
 from firsthand.generation.calibrated import as_calibrated, calibrated_keywords, check_sides, side_of
 from firsthand.generation.completion import Completion
+from firsthand.generation.inspection import inspect_model
 from firsthand.generation.llm import LLM
 from firsthand.generation.load_options import LoadKeywords, LoadOptions
 from firsthand.request import FinishReason
@@ -61,10 +62,12 @@ def calibrated(
     progress: Progress = lambda model, done, total: None,
 ) -> tuple[Calibration, list[Sample]]:
     """`small` and `large` may be MODEL@FORMAT. Raises as `LLM` does; InvalidRequest where both are
-    one model."""
+    one model, or one has no template and is asked by it."""
     sides = (_side(small, options), _side(large, options))
     if sides[0].identity == sides[1].identity:
         raise InvalidRequest("large", "is the small model itself")
+    if fit.form == CHAT:
+        _check_templates(sides)
     found = samples_of(sides, questions, fit, options, progress)
     measures = (fit.measure,) if fit.measure else MEASURES
     scores = {
@@ -73,6 +76,15 @@ def calibrated(
     worths = [one.worth for one in found]
     made = fitted(sides, fit.form, scores, worths, fit.window, fit.confidence, fit.max_tokens)
     return made, found
+
+
+def _check_templates(sides: Iterable[Side]) -> None:
+    """Before either is asked: a set takes a while."""
+    for one in sides:
+        facts = inspect_model(one.model).tokenizer
+        if facts is not None and not facts.has_chat_template:
+            text = f"{one.model} has no chat template; ask both with plain prompts, --form text"
+            raise InvalidRequest("form", text)
 
 
 def _side(name: str, options: LoadKeywords) -> Side:

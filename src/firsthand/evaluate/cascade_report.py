@@ -19,6 +19,7 @@ HEADINGS = (
 
 
 def as_facts(made: Calibration, samples: Sequence[Sample]) -> dict[str, Any]:
+    chosen = point(made, samples, made.confidence)
     return {
         "metric": "cascade",
         "small": asdict(made.small),
@@ -28,9 +29,21 @@ def as_facts(made: Calibration, samples: Sequence[Sample]) -> dict[str, Any]:
         "error": made.error,
         "prompts": len(samples),
         "calibration": made.sha256,
-        "chosen": asdict(point(made, samples, made.confidence)),
+        "chosen": asdict(chosen),
+        "warning": warning_of(chosen),
         "points": [asdict(one) for one in curve(made, samples)],
     }
+
+
+def warning_of(chosen: Point) -> str | None:
+    """What speaks against the chosen threshold, if anything does."""
+    if chosen.escalated < 1 and chosen.cost <= 1:
+        return None
+    who = "every answer" if chosen.escalated == 1 else f"{chosen.escalated:.0%} of the answers"
+    return (
+        f"confidence {chosen.confidence:g} sends {who} on to the large model, and costs "
+        f"{chosen.cost:.0%} of what that costs alone: choose a lower one, or serve it alone"
+    )
 
 
 def as_rows(made: Calibration, samples: Sequence[Sample]) -> list[tuple[str, ...]]:

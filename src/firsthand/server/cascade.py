@@ -7,12 +7,14 @@ Read next: `routes/answering.py`, which asks first the one and then the other; d
 
 A calibration is of two models, by the hashes of their files, and the formats they are held in. At
 the start both must be among those that are served. If one of them is another later, for a release
-was promoted, nothing is known of it: then the large one answers everything.
+was promoted, nothing is known of it: then the large one answers everything. A reload reads the file
+again, for another threshold or fit of the same two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,12 @@ class Cascade:
     @property
     def name(self) -> str:
         return self.found.name
+
+    def with_calibration(self, calibration: Calibration) -> Cascade | None:
+        """None: it is of other models."""
+        if calibration.identities != self.calibration.identities:
+            return None
+        return replace(self, found=replace(self.found, calibration=calibration))
 
     @property
     def calibration(self) -> Calibration:
@@ -98,6 +106,20 @@ def _called(side: Side, sides: Mapping[str, Side], where: str) -> str:
             return name
     served = "; ".join(f"{name} is {one}" for name, one in sides.items())
     raise InvalidRequest("cascade", f"{where}: {side} is not served: {served}")
+
+
+def read_again(
+    cascades: Mapping[str, Cascade], files: Sequence[tuple[str, str]]
+) -> tuple[dict[str, Cascade], bool]:
+    """Those whose files have another content now; and whether one is of other models, which only a
+    start looks for. Raises InvalidRequest for a file that is none."""
+    read = {name: read_calibration(Path(file).expanduser()) for name, file in files}
+    found = {
+        name: cascades[name].with_calibration(one)
+        for name, one in read.items()
+        if one != cascades[name].calibration
+    }
+    return {name: one for name, one in found.items() if one is not None}, None in found.values()
 
 
 def cascades_of(found: Sequence[Found], services: Mapping[str, Service]) -> dict[str, Cascade]:

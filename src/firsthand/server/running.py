@@ -41,7 +41,7 @@ from firsthand.observe.trace_context import given_trace
 from firsthand.release.record import release_folder
 from firsthand.server.app import build_app
 from firsthand.server.canary import Canaries
-from firsthand.server.cascade import Found, cascades_of
+from firsthand.server.cascade import Cascade, Found, cascades_of, read_again
 from firsthand.server.configured import Configured, changed
 from firsthand.server.contract import contract_of
 from firsthand.server.ending import Ends, ends_of
@@ -96,6 +96,7 @@ class Serving:
     succession: Succession
     canaries: Canaries
     stored: Stored
+    cascades: dict[str, Cascade]  # as the routes have them
     handover: Handover | None = None  # once it listens
 
     @property
@@ -142,6 +143,7 @@ class Serving:
             after = self.reread()
             keys = keys_of(after.settings)
             check_exposure(after.settings, keys)
+            cascades, others = read_again(self.cascades, self.settings.cascade)
         except FirsthandError as error:
             text = f"nothing was reloaded: {error}"
             tell("reload_refused", text, logging.ERROR)
@@ -149,6 +151,9 @@ class Serving:
         live, fixed = changed(self.settings, after.settings)
         kept = {name: getattr(self.settings, name) for name in fixed}
         settings = replace(after.settings, **kept)
+        live += ["cascade"] if cascades else []
+        fixed += ["cascade"] if others and "cascade" not in fixed else []
+        self.cascades.update(cascades)
         self.configured = Configured(settings, after.origins)
         self.guard.rules = rules_of(settings, keys)
         self.peers.limits = self.guard.rules.limits
@@ -302,7 +307,8 @@ def assemble(
     succession = succession_of(registry, house, selfchecks, lambda: running[0].settings)
     parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends, selfchecks)
     house.canaries.end = lambda canary: succession.end_canary(canary.new)
-    kept = (house.canaries, house.stored)
+    assert isinstance(house.cascades, dict), "made by `cascades_of`"
+    kept = (house.canaries, house.stored, house.cascades)
     running.append(Serving(configured, reread, *parts, succession, *kept))
     running[0].set_bounds()
     registry.listen = running[0].on_model
