@@ -2,7 +2,8 @@
 
 Owns: the flags of a place for replicas, and what is said of it.
 May not know: how Ray is started, how a request finds a replica.
-Read next: `../cluster/serving.py`, `../cluster/deployment.py`; docs/cluster.md.
+Read next: `../cluster/serving.py`, `../cluster/owned.py`, `../cluster/deployment.py`;
+docs/cluster.md.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ def serve(
         check_number("replica_cpus", cpus, 0.0, 4096.0, low_open=True)
         configured = read(config, given)
         settings = configured.settings
-        with session(address, cpus) as begun:
+        room = max(most, int(cores / cpus + 1e-6))
+        with session(
+            address, local=(cpus, settings.drain_limit_s, room) if local else None
+        ) as begun:
             from firsthand.cluster.closed import VARIABLES
             from firsthand.cluster.deployment import Place
             from firsthand.cluster.rotation import Routing
@@ -172,23 +176,26 @@ def scaled_by(file: Path | None, least: int | None, most: int | None) -> Limits 
 
 @contextmanager
 def session(
-    address: str | None, num_cpus: float | None = None, num_own: int | None = None
+    address: str | None,
+    *,
+    local: tuple[float, float, int] | None = None,
+    num_own: int | None = None,
 ) -> Iterator[Any]:
-    """Ray, joined; `num_cpus` of a replica: where no address is given one is started, else the one
-    that this machine started is joined. `num_own`: one is started for this process alone. Raises
-    InvalidRequest, EngineUnavailable."""
-    from firsthand.cluster.session import begin_local, begin_own, found, join
+    """Ray, joined: at that address or, without one, this machine's. `local`: that is started, for
+    replicas of so many cores, with a drain of so many seconds, and room for so many. `num_own`: one
+    is started for this process alone. Raises InvalidRequest, EngineUnavailable."""
+    from firsthand.cluster.session import begin_local, begin_own, join, own_address
 
     if find_spec("ray") is None:
         message = "a cluster needs the extra: pip install 'firsthand[ray]'"
         raise InvalidRequest("cluster", message)
     home = read_environment().home
-    if address is None and num_cpus is not None:
-        begun = begin_local(home, num_cpus)
+    if local is not None:
+        begun = begin_local(home, *local)
     elif address is None and num_own is not None:
         begun = begin_own(home, num_own)
     else:
-        begun = join(address or found(home), home)
+        begun = join(address or own_address(home), home)
     try:
         yield begun
     finally:
@@ -223,23 +230,45 @@ def scale(
     """Change how many replicas there are. One that is to go finishes what it has first."""
     with reported(as_json):
         check_integer("replicas", replicas, 1, MAX_REPLICAS)
+        note = own() if address is None else None
+        if note is not None and replicas > note.room:
+            message = f"{replicas}: this machine has room for {note.room}, by --replica-cpus"
+            raise InvalidRequest("replicas", message)
         with session(address):
             from firsthand.cluster.deployment import scale as scale_there
 
-            app = scale_there(model, replicas)
+            app, room = scale_there(model, replicas)
         if as_json:
-            print_json({"app": app, "replicas": replicas})
+            print_json({"app": app, "replicas": replicas, "room": note.room if note else room})
         else:
             say(f"{app}: {replicas} replicas are wanted")
+            if replicas > room:
+                say(f"there is room for {room}: the others wait for machines")
 
 
 def stop(address: Address = None, as_json: AsJson = False) -> None:
-    """End all replicas of a cluster. They finish what they have first."""
-    with reported(as_json), session(address):
-        from firsthand.cluster.deployment import remove_all
+    """End all replicas of a cluster, and one of this machine whole. They finish what they have
+    first."""
+    with reported(as_json):
+        note = own() if address is None else None
+        if note is not None:
+            from firsthand.cluster.owned import end
 
-        apps = remove_all()
-        if as_json:
-            print_json({"ended": apps})
+            end(read_environment().home, note, say)
+            ended = [note.address]
         else:
-            say(f"ended: {', '.join(apps) or 'nothing was there'}")
+            with session(address):
+                from firsthand.cluster.deployment import remove_all
+
+                ended = remove_all(say)
+        if as_json:
+            print_json({"ended": ended})
+        else:
+            say(f"ended: {', '.join(ended) or 'nothing was there'}")
+
+
+def own() -> Any:
+    """The note of this machine's cluster, if there is one."""
+    from firsthand.cluster.owned import found
+
+    return found(read_environment().home)

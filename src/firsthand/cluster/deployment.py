@@ -13,17 +13,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import ray
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve._private.application_state import StatusOverview
 from ray.serve._private.common import DeploymentID
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.generated.serve_pb2 import StatusOverview as StatusOverviewProto
 from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ApplicationStatus
 
 from firsthand.checks import shown
 from firsthand.cluster.node_model import bring
@@ -38,6 +43,11 @@ APP = "firsthand"  # and the model's name
 DEPLOYMENT = "engine"
 SPARE_CALLS = 8  # of a replica: links, and what is told beside the requests
 MAX_NAME_CHARS = 80
+STATUS_S = 5.0
+LOOK_S = 0.2
+TELL_S = 10.0
+SPARE_S = 30.0  # for the end itself, beside the drain
+_ENDED = (ApplicationStatus.NOT_STARTED, ApplicationStatus.DELETING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +85,18 @@ class ServeCalls:
         finally:
             response.cancel()
 
+    async def is_wanted(self) -> bool:
+        with suppress(Exception, TimeoutError):  # who cannot be asked has not said so
+            async with asyncio.timeout(STATUS_S):
+                controller = serve.context._get_global_client()._controller
+                (told,) = await controller.get_serve_statuses.remote([self._app])
+                state = StatusOverview.from_proto(StatusOverviewProto.FromString(told)).app_status
+                return state.status not in _ENDED
+        return True
+
     async def remove(self) -> None:
-        await asyncio.to_thread(serve.delete, self._app)
+        with suppress(TimeoutError):  # they end by themselves, or with Ray
+            await asyncio.to_thread(serve.delete, self._app)
 
 
 class RayDeployer:
@@ -136,11 +156,12 @@ class RayDeployer:
 
 
 def standing() -> list[dict[str, Any]]:
-    """The models, and their replicas by what they do."""
+    """The models, and their replicas by what they do. Of one that is being deleted Ray Serve does
+    not say how many are still there."""
     rows = []
     for app, told in sorted(serve.status().applications.items()):
-        for deployment in told.deployments.values():
-            states = deployment.replica_states
+        each = [deployment.replica_states for deployment in told.deployments.values()]
+        for states in each or [{}]:
             rows.append(
                 {
                     "app": app,
@@ -154,8 +175,9 @@ def standing() -> list[dict[str, Any]]:
     return [row for row in rows if row["app"].startswith(f"{APP}-")]
 
 
-def scale(model: str | None, num_replicas: int) -> str:
-    """The application whose number of replicas was changed. Raises InvalidRequest."""
+def scale(model: str | None, num_replicas: int) -> tuple[str, int]:
+    """The application whose number of replicas was changed, and how many of them Ray's machines
+    have room for. Raises InvalidRequest."""
     apps = [str(row["app"]) for row in standing()]
     app = app_of(model) if model is not None else apps[0] if len(apps) == 1 else None
     if app is None or app not in apps:
@@ -166,14 +188,40 @@ def scale(model: str | None, num_replicas: int) -> str:
         ray.get(controller.update_deployment_replicas.remote(target, num_replicas))
     except ray.exceptions.RayTaskError as error:
         raise InvalidRequest("replicas", "a policy of autoscaling decides here") from error
-    return app
+    num_cpus = _deployed(app).replica_config.ray_actor_options.get("num_cpus") or 1.0
+    return app, int(ray.cluster_resources().get("CPU", 0.0) / num_cpus + 1e-6)
 
 
-def remove_all() -> list[str]:
-    apps = [row["app"] for row in standing()]
+def remove_all(tell: Callable[[str], None]) -> list[str]:
+    """Once all have finished what they have. Raises EngineUnavailable for who has not in time."""
+    apps = [str(row["app"]) for row in standing()]
+    limit_s = max(map(_drain_s, apps), default=0.0) + SPARE_S
     for app in apps:
-        serve.delete(app)
+        tell(f"{app}: its replicas finish what they have, {limit_s:g} s at most")
+        serve.delete(app, _blocking=False)
+    began_s = told_s = time.monotonic()
+    while left := [str(row["app"]) for row in standing()]:
+        now_s = time.monotonic()
+        if now_s - began_s > limit_s:
+            raise EngineUnavailable(f"not ended after {limit_s:g} s: {', '.join(left)}")
+        if now_s - told_s > TELL_S:
+            told_s = now_s
+            tell(f"{', '.join(left)}: there still are replicas, {now_s - began_s:.0f} s")
+        time.sleep(LOOK_S)
     return apps
+
+
+def _drain_s(app: str) -> float:
+    """0: it is being deleted."""
+    with suppress(RayError):
+        return float(_deployed(app).deployment_config.graceful_shutdown_timeout_s)
+    return 0.0
+
+
+def _deployed(app: str) -> Any:
+    """As Ray Serve keeps it."""
+    info, _ = serve.context._get_global_client().get_deployment_info(DEPLOYMENT, app)
+    return info
 
 
 def app_of(model: str) -> str:

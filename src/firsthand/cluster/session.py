@@ -1,21 +1,24 @@
 """This process and Ray: a Ray of its own on this machine, or one that is there.
 
-Owns: how Ray is started and joined, where a Ray of this machine is found again, its end.
+Owns: how Ray is started and joined, what it may say here, its end.
 May not know: replicas, requests.
-Read next: `closed.py`, which goes before it; `deployment.py`.
+Read next: `closed.py`, which goes before it; `owned.py`, what is owned by whom; `deployment.py`.
 """
 
 from __future__ import annotations
 
-import json
+import logging
+import os
+import re
 import shutil
-import tempfile
-from contextlib import suppress
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from firsthand.checks import shown
-from firsthand.cluster.closed import check_closed, check_version, close
+from firsthand.cluster.closed import QUIET, check_closed, check_version, close
+from firsthand.cluster.owned import Claim, Note, claim, found, own_folder
 from firsthand.errors import EngineUnavailable, InvalidRequest
 from firsthand.values import dataclass
 
@@ -24,6 +27,10 @@ NAMESPACE = "firsthand"
 STORE_BYTES = 80 << 20  # tokens are small; weights do not go by it
 START_ATTEMPTS = 3  # its parts wait seconds for each other, on a busy machine too
 LOCAL_REPLICAS = 16  # room for so many on one machine: nobody else shares it
+CONNECT_S = 3.0
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,34 +38,46 @@ class Session:
     """A Ray that this process has joined. `folder`: it is this process's own, with its files."""
 
     address: str
-    folder: Path | None
-    note: Path | None = None
+    folder: Path | None = None
+    lock: int | None = None  # of the folder
+    claim: Claim | None = None  # it is this machine's
 
     def end(self) -> None:
-        """What this process started ends with it. May be called again."""
+        """What this process started ends with it."""
         import ray
 
         ray.shutdown()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-        if self.note is not None:
-            self.note.unlink(missing_ok=True)
+        if self.lock is not None:
+            os.close(self.lock)
+        if self.claim is not None:
+            self.claim.release()
 
 
-def begin_local(home: Path, num_cpus: float) -> Session:
-    """A Ray on this machine alone, which `found` finds by its note. Raises EngineUnavailable."""
-    begun = begin_own(home, max(1, round(LOCAL_REPLICAS * num_cpus)))
-    note = home / "cluster.json"
-    note.write_text(json.dumps({"address": begun.address}), encoding="utf-8")
-    return Session(begun.address, begun.folder, note)
+def begin_local(home: Path, num_cpus: float, drain_s: float, room: int) -> Session:
+    """This machine's cluster, which `found` finds by its note. Raises InvalidRequest where there is
+    one, EngineUnavailable."""
+    claimed = claim(home)
+    try:
+        begun = _begin(home, max(1, round(LOCAL_REPLICAS * num_cpus)))
+        claimed.tell(Note(begun.address, os.getpid(), drain_s, room))
+    except BaseException:
+        claimed.release()
+        raise
+    return Session(begun.address, begun.folder, begun.lock, claimed)
 
 
 def begin_own(home: Path, num_cpus: int) -> Session:
     """A Ray on this machine, for this process alone. Raises EngineUnavailable."""
-    close(home / "ray_token", alone=True)
+    return _begin(home, num_cpus, QUIET)
+
+
+def _begin(home: Path, num_cpus: int, variables: Mapping[str, str] | None = None) -> Session:
+    close(home / "ray_token", alone=True, variables=variables)
     for attempt in range(START_ATTEMPTS):
-        folder = Path(tempfile.mkdtemp(prefix="fh-ray-"))  # a short path: sockets are in it
-        session = Session("", folder)
+        folder, lock = own_folder()
+        session = Session("", folder, lock)
         try:
             _init(
                 address="local",
@@ -67,9 +86,9 @@ def begin_own(home: Path, num_cpus: int) -> Session:
                 include_dashboard=False,
                 object_store_memory=STORE_BYTES,
                 _node_ip_address=LOOPBACK,
-                _temp_dir=str(folder),
+                _temp_dir=str(folder / "r"),  # which Ray opens to everybody
             )
-            return Session(_gcs(), folder)
+            return Session(_gcs(), folder, lock)
         except BaseException as error:
             session.end()
             if not isinstance(error, EngineUnavailable) or attempt + 1 == START_ATTEMPTS:
@@ -79,9 +98,10 @@ def begin_own(home: Path, num_cpus: int) -> Session:
 
 def join(address: str, home: Path) -> Session:
     """One that is there. Raises InvalidRequest unless it is closed, EngineUnavailable."""
-    close(home / "ray_token", alone=address.startswith(LOOPBACK))
+    check_answers(address)
+    close(home / "ray_token", alone=address.startswith(LOOPBACK), variables=QUIET)
     _init(address=address)
-    session = Session(_gcs(), None)
+    session = Session(_gcs())
     try:
         check_closed(session.address, _dashboard())
     except InvalidRequest:
@@ -90,18 +110,33 @@ def join(address: str, home: Path) -> Session:
     return session
 
 
-def found(home: Path) -> str:
-    """The address of the one that this machine's `cluster serve --local` started. Raises
-    InvalidRequest."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((home / "cluster.json").read_text(encoding="utf-8"))["address"])
-    raise InvalidRequest("address", "none is given, and no cluster was started on this machine")
+def own_address(home: Path) -> str:
+    """Of this machine's cluster. Raises InvalidRequest."""
+    note = found(home)
+    if note is None:
+        raise InvalidRequest("address", "none is given, and no cluster runs on this machine")
+    return note.address
+
+
+def check_answers(address: str) -> None:
+    """Raises EngineUnavailable: Ray itself would ask for minutes; InvalidRequest."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal()):
+        raise InvalidRequest("address", f"is HOST:PORT: {address}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, OverflowError):
+        message = f"the cluster at {address} does not answer"
+        raise EngineUnavailable(message) from None
 
 
 def _init(**options: Any) -> None:
     import ray
+    from ray._private import worker
 
     check_version(ray.__version__)
+    # Whatever Ray's parts report goes to every driver's terminal, though `log_to_driver` is off.
+    worker.print_to_stdstream = _report
     try:
         ray.init(
             namespace=NAMESPACE,
@@ -111,6 +146,13 @@ def _init(**options: Any) -> None:
         )
     except Exception as error:  # of its own class, where a part of it is late
         raise EngineUnavailable(f"Ray: {shown(error)}") from error
+
+
+def _report(told: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """The first line of it, in our log."""
+    lines = _COLOURS.sub("", "\n".join(map(str, told.get("lines", ())))).strip().splitlines()
+    if lines:
+        log.info("Ray: %s", lines[0])
 
 
 def _gcs() -> str:
