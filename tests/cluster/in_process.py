@@ -33,6 +33,7 @@ class InProcess:
         self.silent: set[str] = set()
         self.deaf: set[str] = set()
         self.is_cursed = False  # whoever takes a request is lost by it
+        self.is_deleted = False
         self._ends: dict[str, asyncio.Event] = {}
         self.sent: list[str] = []
 
@@ -75,6 +76,9 @@ class InProcess:
         finally:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
+
+    async def is_wanted(self) -> bool:
+        return not self.is_deleted
 
     async def remove(self) -> None:
         for name in list(self.replicas):

@@ -20,7 +20,7 @@ from firsthand.cluster import sending
 from firsthand.cluster.fleet import Fleet, fleet_of
 from firsthand.cluster.rotation import Routing
 from firsthand.engine.facts import StepFacts
-from firsthand.errors import EngineLost, InvalidRequest
+from firsthand.errors import EngineClosed, EngineLost, InvalidRequest
 from firsthand.generation.completion import Completion
 from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.options import Options
@@ -258,6 +258,48 @@ def test_a_door_that_is_heard_no_more_has_left(
             assert first == fleet.door, "it was there until then"
 
     on_loop(main)
+
+
+def test_replicas_that_were_told_to_end_finish_what_they_have_and_begin_nothing(
+    micro_folder: Path,
+) -> None:
+    """`cluster stop` from elsewhere: the door is not ready, what waits is refused, links end."""
+
+    async def main() -> None:
+        async with served(micro_folder) as (service, calls, fleet):
+            wanted = bits(await answer(service, OPTIONS[0]))
+            service.set_pace(paused=False, delay_s=0.01)
+            stream = service.submit(await service.tokenize("hello"), OPTIONS[0])
+            await anext(stream)
+            calls.is_deleted = True
+            calls.running.clear()
+            late = service.submit(await service.tokenize("hello"), LONG)
+            with pytest.raises(EngineClosed, match="told to end"):
+                await late.completions()
+            assert service.state.status is Status.CLOSED
+            assert not any(one.in_rotation for one in fleet.replicas.each)
+            with pytest.raises(EngineClosed, match="told to end"):
+                service.submit(await service.tokenize("hello"), LONG)
+            (completion,) = await stream.completions()
+            assert bits(completion) == wanted and fleet.num_moved == 0
+            while fleet.links or any(one.doors for one in calls.replicas.values()):
+                await asyncio.sleep(0.02)
+
+    on_loop(main)
+
+
+def test_a_replica_that_is_lost_is_out_of_rotation_at_once(
+    micro_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with served(micro_folder) as (_, calls, fleet):
+            await calls.lose("r1")
+            while not fleet.num_lost:
+                await asyncio.sleep(0.02)
+            assert [one.name for one in fleet.replicas.each if one.in_rotation] == ["r0"]
+
+    on_loop(main)
+    assert "was lost; another is started" in caplog.text
 
 
 def test_where_nobody_runs_any_more_idle_links_are_ended(micro_folder: Path) -> None:

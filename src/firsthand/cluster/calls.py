@@ -7,7 +7,7 @@ Read next: `fleet.py`, which calls; `deployment.py`, which carries the calls out
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 from firsthand.cluster.ticket import Ticket
@@ -21,6 +21,10 @@ class Calls(Protocol):
     async def run(self, ticket: Ticket) -> bytes: ...
     async def tell(self, ticket: Ticket) -> bytes: ...
     def link(self, ticket: Ticket) -> AsyncIterator[bytes]: ...
+    async def is_wanted(self) -> bool:
+        """Not after somebody has ended all replicas, for good."""
+        ...
+
     async def remove(self) -> None:
         """The replicas end."""
 
@@ -30,9 +34,11 @@ class Deploys(Protocol):
         """Replicas that run this, once the first of them do. Raises FirsthandError."""
 
 
-async def who_runs(calls: Calls, limit_s: float) -> Sequence[str] | None:
+async def who_runs(
+    calls: Calls, limit_s: float, heard: Callable[[Sequence[str]], None]
+) -> Sequence[str] | None:
     """The replicas that Ray Serve has told its router of, by a ticket that takes none. None: it
-    does not say, or there are none."""
+    does not say, or there are none. `heard` is told of changes."""
     seen: asyncio.Future[Sequence[str]] = asyncio.get_running_loop().create_future()
 
     def order(names: Sequence[str]) -> Sequence[str]:
@@ -40,7 +46,7 @@ async def who_runs(calls: Calls, limit_s: float) -> Sequence[str] | None:
             seen.set_result(names)
         return ()
 
-    call = asyncio.ensure_future(calls.tell(Ticket(b"", order)))
+    call = asyncio.ensure_future(calls.tell(Ticket(b"", order, heard=heard)))
     call.add_done_callback(look_at)
     try:
         async with asyncio.timeout(limit_s):

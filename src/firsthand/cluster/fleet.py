@@ -69,7 +69,6 @@ from firsthand.scheduling.limits import check_fits, check_request
 from firsthand.scheduling.picture import Picture
 
 SCOUT_S = 0.5  # between two looks at who runs
-UNHEARD = 6  # looks in a row that nobody answered: nobody runs
 ALIVE_TURNS = 10  # looks between two signs of this door
 ANSWER_S = 5.0
 _PLANNED = {Status.CLOSED: EngineClosed, Status.ASLEEP: EngineSlept}
@@ -110,7 +109,7 @@ class Fleet:
         self._by_wire: dict[str, Sending] = {}
         self._settled = asyncio.Event()
         self._fault: FirsthandError | None = None
-        self._was_ready = False
+        self._was_ready = self._has_nobody = False
         self.rotation = Rotation(routing, clock)
         self.links: dict[str, Link] = {}
         self._told = Told(self.links)
@@ -169,7 +168,7 @@ class Fleet:
     def start(self) -> None:
         if self._keeper is None or self._keeper.done():
             self._settled.clear()
-            self._was_ready = False
+            self._was_ready = self._has_nobody = False
             self._set(Status.LOADING, "the replicas are being started")
             self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
@@ -209,17 +208,28 @@ class Fleet:
             self._set(Status.FAILED, str(self._fault))
             self._settled.set()
             return
-        num_unheard = 0
-        for turn in count():
-            names = await who_runs(calls, SCOUT_S)
-            num_unheard = num_unheard + 1 if names is None else 0
-            if names is not None or num_unheard > UNHEARD:
+        turns = count()
+        while self.links or self.status is not Status.CLOSED:
+            names = await who_runs(calls, SCOUT_S, self._hear)
+            if names is not None or self._has_nobody:
                 self._follow(calls, names or ())
+            if self._was_ready and self._told.all_leave and not await calls.is_wanted():
+                self._retire()
             self._look()
-            if turn % ALIVE_TURNS == 0:
+            if next(turns) % ALIVE_TURNS == 0:
                 for name in self.links:
                     self._tell(Alive(self.door), name)
             await asyncio.sleep(SCOUT_S)
+
+    def _hear(self, names: Sequence[str]) -> None:
+        self._has_nobody = not names
+
+    def _retire(self) -> None:
+        """All replicas were told to end: what one has it finishes, nothing else begins."""
+        self._set(Status.CLOSED, "the replicas were told to end")
+        for sending in list(self._sendings.values()):
+            if not sending.is_routed:
+                sending.fail(EngineClosed(self._why_not()))
 
     def _follow(self, calls: Calls, names: Sequence[str]) -> None:
         for name in names:
@@ -254,7 +264,7 @@ class Fleet:
         else:
             self.num_lost += 1
             self.rotation.lost(link.name)
-            log.warning("replica %s is lost: %s", link.slot, reason)
+            log.warning("replica %s was lost; another is started: %s", link.slot, reason)
         for sending in list(self._sendings.values()):
             if sending.is_at(link.name):
                 sending.moves(EngineLost(f"replica {link.slot} was lost: {reason}"))
@@ -262,22 +272,19 @@ class Fleet:
     def _look(self) -> None:
         """Whether anybody answers."""
         for name, link in self.links.items():
-            if link.beat is None:
-                continue
-            if link.beat.takes_requests:
-                self.rotation.linked(name)
-            else:
-                self.rotation.lost(name)
-        if self.rotation.num_reached:
+            if link.beat is not None:
+                takes = link.beat.takes_requests
+                (self.rotation.linked if takes else self.rotation.lost)(name)
+        if self.rotation.num_reached and not self._told.all_leave:
             self._was_ready = True
             self._set(Status.READY, "")
             self._settled.set()
-        elif self._was_ready:
+        elif self._was_ready and self.status is not Status.CLOSED:
             self._set(Status.RESTARTING, "no replica answers")
 
     def submit(self, request: Request) -> RemoteStream:
         one = next((link.beat.facts for link in self.links.values() if link.beat), None)
-        if self._calls is None or not self._was_ready or one is None:
+        if self._calls is None or not self._was_ready or one is None or self._told.all_leave:
             closed = self.status is Status.CLOSED
             raise (EngineClosed if closed else EngineUnavailable)(self._why_not())
         check_request(request, one.limits)

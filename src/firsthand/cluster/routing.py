@@ -13,6 +13,7 @@ On its way to another process a ticket is its payload.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ray.serve.request_router import (
@@ -28,6 +29,14 @@ from firsthand.cluster.ticket import Ticket
 class TicketRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types here
     """What Ray Serve loads by its name, `ROUTER`."""
 
+    _heard: Callable[[Sequence[str]], None] | None = None
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """That nobody runs any more is asked of nobody: it has to be told."""
+        super().update_replicas(replicas)
+        if self._heard is not None:
+            self._heard([one.replica_id.unique_id for one in replicas])
+
     async def choose_replicas(
         self,
         candidate_replicas: list[RunningReplica],
@@ -36,6 +45,7 @@ class TicketRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types her
         ticket = None if pending_request is None else pending_request.args[0]
         if not isinstance(ticket, Ticket):
             return [candidate_replicas]
+        self._heard = ticket.heard or self._heard
         running = {one.replica_id.unique_id: one for one in candidate_replicas}
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True

@@ -34,6 +34,11 @@ class Told:
         return whole_picture([(one, num) for one, num in seen if one is not None], name)
 
     @property
+    def all_leave(self) -> bool:
+        """Or there are none."""
+        return all(link.is_leaving for link in self.links.values())
+
+    @property
     def silent_s(self) -> float | None:
         """Of the one that was heard last."""
         heard_s = [link.heard_s for link in self.links.values() if link.beat is not None]
@@ -68,7 +73,7 @@ def replica_of(link: Link, in_rotation: bool, num_open: int) -> Replica:
     return Replica(
         slot=link.slot,
         name=link.name,
-        in_rotation=in_rotation,
+        in_rotation=in_rotation and not link.is_leaving,
         num_open=num_open,
         num_waiting=facts.num_waiting if facts else 0,
         num_running=facts.num_running if facts else 0,

@@ -20,7 +20,9 @@ async def tell_lost_engines(registry: Registry) -> None:
     told: dict[str, int] = {}
     while True:
         for member in registry.members:
-            number, known = member.service.state.num_restarts, told.get(member.name, 0)
+            state, known = member.service.state, told.get(member.name, 0)
+            # A replica that is lost is told of by who keeps the links to them.
+            number = state.num_restarts - (0 if state.replicas is None else state.replicas.num_lost)
             told[member.name] = number
             if number > known:
                 text = f"{member.name}: its engine ended, and was replaced"
