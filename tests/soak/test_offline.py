@@ -1,7 +1,7 @@
 """Jobs in parts on Ray: their pace with one worker and with two, beside one process.
 
 Owns: the figures of docs/data.md on many machines. May not know: what a part is made of.
-Read next: `../cluster/offline/test_pool.py`, for workers and drivers that are killed.
+Read next: `../cluster/offline/on_ray.py`, for workers and drivers that are killed.
 """
 
 from __future__ import annotations

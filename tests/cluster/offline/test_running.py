@@ -2,7 +2,7 @@
 
 Owns: the tests of `cluster/offline/` that need no Ray.
 May not know: Ray.
-Read next: `test_pool.py`.
+Read next: `on_ray.py`, for what needs Ray.
 """
 
 from __future__ import annotations
