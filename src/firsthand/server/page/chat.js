@@ -91,7 +91,6 @@ export class Chat {
     }
   }
 
-  /** A question at the head, and its answer. */
   ask(content, parent = this.conversation.head) {
     if (this.stopping) return false;
     const body = this.body();
