@@ -1,111 +1,158 @@
-"""Every kernel, compiled for a card that is not here: an interpreter takes more than a compiler.
+"""Every kernel, launched as the executor launches it, for a card that is not here: compiled alone.
 
-Owns: a signature of each kernel, as the executor launches it.
+Owns: the absent card, and a launch of each kind that makes other code.
 May not know: what any kernel computes.
 Read next: `test_by_interpreter.py`, which runs this in a process of its own.
+
+An interpreter takes more than a compiler does. Tensors are torch's `meta`: a type and a shape
+without memory, so sizes are those of real models. A launch goes all its way but for the last step.
 """
 
 from __future__ import annotations
 
-import inspect
+import importlib
+import pkgutil
+import re
 from typing import Any
 
-import triton
-import triton.language as tl
+import pytest
+import torch
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
 
-from firsthand.compute.triton import attention, cache, linear, rows, sampling
-from firsthand.compute.triton.launch import OPTIONS
+import firsthand.compute.triton as package
+from firsthand.compute.ops import AttentionRule
+from firsthand.compute.triton import rows, sampling
+from firsthand.compute.triton.attention import Queries, attend
+from firsthand.compute.triton.cache import LayerMemory, Places, store
+from firsthand.compute.triton.linear import embed, linear
+from firsthand.compute.triton.weights import new_weight
+from tests.compute.native.micro import FORMATS
 
-TARGET = GPUTarget("cuda", 90, 32)
-HALF, FLOAT, INT, CODES = "*bf16", "*fp32", "*i32", "*u8"
-
-Kernel = tuple[Any, dict[str, str], dict[str, Any]]
-
-
-def linears() -> list[Kernel]:
-    found: list[Kernel] = []
-    for form, held, piece, minimum in (
-        ("float", "*bf16", 64, False),
-        ("codes8", "*i8", 128, False),
-        ("codes4", CODES, 32, True),
-        ("codes4", CODES, 16, True),
-    ):
-        pointers = {"x": HALF, "values": held, "scales": "*fp16", "minima": "*fp16"}
-        shared = {"FORM": form, "PIECE": piece, "HAS_MINIMUM": minimum}
-        for height, columns in ((16, 16), (64, 64), linear.STEADY):
-            sizes = {"HAS_BIAS": True, "DOT": tl.bfloat16, "ROWS": height, "COLUMNS": columns}
-            found.append((linear._linear, {**pointers, "bias": FLOAT, "out": HALF}, shared | sizes))
-        more = {"ids": INT, "out": FLOAT, "factor": "fp32"}
-        found.append((linear._embed, pointers | more, shared | {"BLOCK": 1024}))
-    return found
+META = torch.device("meta")
+SHARED_BYTES = {90: 227 << 10, 80: 163 << 10}  # what a program may ask for, of each capability
 
 
-def attentions() -> list[Kernel]:
-    places = {"positions": INT, "table_at": INT, "tables": INT}
-    shared = {"SIZE": 128, "CHUNK": attention.CHUNK, "SPLIT": attention.SPLIT}
-    found: list[Kernel] = []
-    for held, codes, dot in (
-        ("*fp16", 0, tl.float16),
-        ("*i8", 8, tl.bfloat16),
-        ("*i16", 16, tl.float32),
-    ):
-        memory = {"keys": held, "values": held, "key_scales": FLOAT, "value_scales": FLOAT}
-        heads = {"HEADS": 8, "HALF": 64, "CODES": codes, "ROTATE": True}
-        found.append(
-            (
-                cache._store,
-                places | memory | {"k": HALF, "v": HALF, "cos": FLOAT, "sin": FLOAT},
-                heads,
-            )
+class AbsentCard:
+    """What Triton asks a driver for before it launches. What is compiled is kept per device."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_device(self) -> int:
+        return self.capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return GPUTarget("cuda", self.capability, 32)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What launches have made so far."""
+    made: list[Any] = []
+    launch = JITFunction.run
+
+    def run(self: Any, *arguments: Any, warmup: bool, **named: Any) -> None:
+        made.append(launch(self, *arguments, warmup=True, **named))
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    return made
+
+
+def half(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
+def floats(*shape: int) -> torch.Tensor:
+    return half(*shape, dtype=torch.float32)
+
+
+def integers(*shape: int) -> torch.Tensor:
+    return half(*shape, dtype=torch.int32)
+
+
+def launch_rows() -> None:
+    rows.norm(floats(7, 4096), floats(4096), 1e-5, half(7, 4096))
+    rows.norm(floats(7, 4096), floats(4096), 1e-5, half(7, 4096), half(7, 4096), floats(7, 4096))
+    rows.rope(half(7, 4096), floats(512, 64), floats(512, 64), integers(7), half(7, 4096))
+    for kind in ("silu", "gelu_tanh"):
+        rows.activation(half(7, 11008), half(7, 11008), kind, half(7, 11008))
+    sampling.best(floats(3, 32000), integers(3))
+    sampling.log_softmax(floats(3, 32000), floats(3, 32000))
+
+
+def launch_products() -> None:
+    """Every form of a weight, and every tile of one of them."""
+    for name, heights in {
+        "float16": (1, 300),
+        "channel": (1,),
+        "q4_1": (1, 300),
+    }.items():
+        weight = new_weight(FORMATS[name], 11008, 4096, META, torch.bfloat16)
+        for height in heights:
+            linear(half(height, 4096), weight, half(height, 11008), floats(11008))
+        embed(integers(7), weight, 1.5, floats(7, 4096))
+    linear(half(7, 4096), weight, half(7, 11008), steady=True)
+
+
+def launch_attention(held: torch.dtype, rule: AttentionRule, *, many: bool = True) -> None:
+    """8 query heads over 2: rows that stand alone and, with `many`, tiles of them."""
+    heads, size, num_rows, splits = 2, 64, 40, 8
+    scales = [None if held.is_floating_point else floats(4096, heads) for _ in range(2)]
+    keys, values = (half(4096, heads, size, dtype=held) for _ in range(2))
+    memory = LayerMemory(keys, values, *scales)
+    places = Places(integers(num_rows), integers(num_rows), integers(4096), 16)
+    k = half(num_rows, heads * size)
+    store(k, k, memory, places, (floats(512, 32), floats(512, 32)))
+    q = half(num_rows, 4 * heads * size)
+    tiles = integers(3 if many else 0)
+    queries = Queries(integers(5), tiles, tiles, splits)
+    parts, sums = floats(5, 4 * heads, splits, size), floats(5, 4 * heads, splits, 2)
+    attend(q, memory, places, queries, rule, torch.empty_like(q), parts, sums)
+
+
+def test_every_kernel_is_compiled_for_a_card(compiled: list[Any]) -> None:
+    driver.set_active(AbsentCard(90))
+    launch_rows()
+    launch_products()
+    launch_attention(torch.float16, AttentionRule())
+    launch_attention(torch.int8, AttentionRule(window=1024, cap=30.0))
+    launch_attention(torch.int16, AttentionRule(), many=False)
+    assert {one.name for one in compiled} == entries()
+    check(compiled, 90)
+
+
+def test_an_older_card_is_compiled_for_too(compiled: list[Any]) -> None:
+    driver.set_active(AbsentCard(80))
+    weight = new_weight(FORMATS["q4_1"], 11008, 4096, META, torch.bfloat16)
+    linear(half(1, 4096), weight, half(1, 11008))
+    launch_attention(torch.float16, AttentionRule())
+    check(compiled, 80)
+
+
+def check(compiled: list[Any], capability: int) -> None:
+    """There is a program for the card, and its shared memory is there."""
+    for one in compiled:
+        assert one.metadata.target.arch == capability
+        assert one.asm["cubin"].startswith(b"\x7fELF"), one.name
+        assert one.metadata.shared <= SHARED_BYTES[capability], one.name
+
+
+def entries() -> set[str]:
+    """Every kernel of the package that is no part of another one."""
+    found: dict[str, Any] = {}
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        held = vars(importlib.import_module(module.name))
+        found |= {name: one for name, one in held.items() if isinstance(one, JITFunction)}
+    sources = {name: one.src for name, one in found.items()}
+    return {
+        name
+        for name in found
+        if not any(
+            re.search(rf"\b{name}\(", source) for by, source in sources.items() if by != name
         )
-        pointers = {"q": HALF, "out": HALF, "firsts": INT, "counts": INT, "parts": FLOAT}
-        pointers |= {"sums": FLOAT, "scale": "fp32", "cap": "fp32"}
-        for many, queries in ((True, 64), (False, 16)):
-            sizes = {"GROUP": 4, "QUERIES": queries, "MANY": many, "CODES": codes > 0}
-            rule = {"HAS_CAP": True, "HAS_WINDOW": True, "DOT": dot}
-            found.append((attention._attend, places | memory | pointers, shared | sizes | rule))
-    merge = {"parts": FLOAT, "sums": FLOAT, "singles": INT, "positions": INT, "out": HALF}
-    return [*found, (attention._merge, merge, shared | {"HAS_WINDOW": True})]
-
-
-def kernels() -> list[Kernel]:
-    turn = {"x": HALF, "out": HALF, "cos": FLOAT, "sin": FLOAT, "positions": INT}
-    return [
-        (
-            rows._norm,
-            {
-                "x": FLOAT,
-                "residual": HALF,
-                "gain": FLOAT,
-                "total": FLOAT,
-                "out": HALF,
-                "eps": "fp32",
-            },
-            {"BLOCK": 4096, "HAS_RESIDUAL": True},
-        ),
-        (rows._rope, turn, {"HEADS": 32, "HALF": 64}),
-        *(
-            (rows._activation, {"gate": HALF, "up": HALF, "out": HALF}, {"KIND": k, "BLOCK": 1024})
-            for k in ("silu", "gelu_tanh")
-        ),
-        (sampling._best, {"logits": FLOAT, "out": INT}, {"BLOCK": 1024}),
-        (sampling._log_softmax, {"logits": FLOAT, "out": FLOAT}, {"BLOCK": 1024}),
-        *attentions(),
-        *linears(),
-    ]
-
-
-def test_every_kernel_is_compiled_for_a_card() -> None:
-    """What is not named is a whole number."""
-    for kernel, named, constants in kernels():
-        names = list(inspect.signature(kernel.fn).parameters)
-        signature = {
-            name: "constexpr" if name in constants else named.get(name, "i32") for name in names
-        }
-        assert set(named) | set(constants) <= set(names), kernel.fn.__name__
-        places = {(names.index(name),): value for name, value in constants.items()}
-        source = ASTSource(kernel, signature, places)
-        made = triton.compile(source, target=TARGET, options=dict(OPTIONS))
-        assert made.asm["cubin"], kernel.fn.__name__
+    }

@@ -82,16 +82,18 @@ def load_weight(
 ) -> DeviceWeight:
     """The matrix on the device, taken block by block; then its pages are given back."""
     n, k = source.shape
-    weight = _empty(source.format, n, k, device, active)
+    weight = new_weight(source.format, n, k, device, active)
     for start, stop in row_blocks(n, k):
         _write(source.rows(start, stop), weight, start, stop, staging)
     source.release()
     return weight
 
 
-def _empty(
+def new_weight(
     format: Format, n: int, k: int, device: torch.device, active: torch.dtype
 ) -> DeviceWeight:
+    """Room for a matrix (n, k) of a format, in the form that kernels read."""
+
     def new(*shape: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
 
