@@ -6,9 +6,9 @@ May not know: replicas, models.
 Read next: `deployment.py`; docs/cluster.md on what is open where.
 
 Of a cluster that this process starts, everything wants the token, and there is no dashboard and so
-no interface for jobs. All listens on loopback but one port of each replica, which Ray Serve opens
-on every address; it wants the token too. One that is joined is asked first, without a token: it
-must refuse.
+no interface for jobs: Ray starts a process called `dashboard` all the same, which has no port. All
+listens on loopback but one port of each replica, which Ray Serve opens on every address; it wants
+the token too. One that is joined is asked first, without a token: it must refuse.
 """
 
 from __future__ import annotations
