@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,9 @@ from itertools import pairwise
 from typing import Literal
 
 import pytest
+from typer.testing import CliRunner
 
+from firsthand.cli.main import build_app
 from firsthand.cli.micro_model import NUM_LAYERS, write_micro_model
 from firsthand.compute.fusion import RULES
 from firsthand.compute.native import _native
@@ -277,6 +280,18 @@ def test_ablation_refuses_by_name(model: str) -> None:
         next(ablate(model, LoadOptions(), 8, 1, 1))
     with pytest.raises(InvalidRequest, match=r"only.*colour"):
         next(ablate(model, LoadOptions(), 8, 2, 1, only=["colour"]))
+
+
+def test_guesses_are_told_beside_what_they_brought(model: str) -> None:
+    base = LoadOptions(threads=1, max_sequences=1)
+    guessed, again = ablate(model, base, 8, 24, 1, only=["speculation"])
+    assert (guessed.value, again.variable) == ("ngram", "base")
+    assert 0 <= guessed.num_accepted <= guessed.num_guesses
+    assert (again.num_guesses, again.num_accepted) == (0, 0)
+    words = [*("--only", "speculation", "--prompt-tokens", "8", "--output-tokens", "24")]
+    words += [*("--repeats", "1", "--threads", "1")]
+    shown = CliRunner().invoke(build_app("bench"), ["bench", "ablate", model, *words])
+    assert re.search(r"of \d+ guessed tokens \d+ were right", shown.stdout)
 
 
 def test_only_some_variables_and_the_base(model: str) -> None:

@@ -151,6 +151,12 @@ def _print_alone(outcomes: list[Any]) -> None:
         for one in outcomes
     ]
     print_table(("CHANGE", "PROMPT/S", "× BASE", "", "DECODE/S", "× BASE", ""), rows)
+    for one in outcomes:
+        if one.variable == "speculation" and one.value != "off":
+            print(
+                f"of {one.num_guesses} guessed tokens {one.num_accepted} were right, behind ids "
+                "spread over the vocabulary; `run --speculative-config` tells it of your text"
+            )
 
 
 def _print_system(outcomes: list[Any]) -> None:

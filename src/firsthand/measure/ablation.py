@@ -56,7 +56,8 @@ class Variation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One variation, measured. Ratios are medians over the pairs; above 1 is faster."""
+    """One variation, measured. Ratios are medians over the pairs; above 1 is faster. Of the tokens
+    that were guessed in its runs so many were right."""
 
     variable: str
     value: str
@@ -66,6 +67,8 @@ class Outcome:
     speed: Speed
     prompt_ratio: float
     decode_ratio: float
+    num_guesses: int = 0
+    num_accepted: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -148,6 +151,8 @@ def _outcome(variation: Variation, llm: LLM, pairs: Sequence[tuple[Report, Repor
         decode_ratio=statistics.median(
             base.predicted_ms / varied.predicted_ms for base, varied in pairs
         ),
+        num_guesses=sum(varied.num_guesses for _, varied in pairs),
+        num_accepted=sum(varied.num_accepted for _, varied in pairs),
     )
 
 
