@@ -193,9 +193,9 @@ def session(
     if local is not None:
         begun = begin_local(home, *local)
     elif address is None and num_own is not None:
-        begun = begin_own(home, num_own)
+        begun = begin_own(home, num_own, quiet=True)
     else:
-        begun = join(address or own_address(home), home)
+        begun = join(address or own_address(home), home, quiet=num_own is not None)
     try:
         yield begun
     finally:

@@ -104,10 +104,7 @@ class RayDeployer:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        own = logging.getLogger("ray.serve")  # says what it says in our log, in its form
-        for handler in list(own.handlers):
-            own.removeHandler(handler)
-        own.propagate = True
+        _log_here()
 
     async def __call__(self, options: ReplicaOptions) -> ServeCalls:
         """Raises EngineUnavailable."""
@@ -153,6 +150,7 @@ class RayDeployer:
             route_prefix=None,
             external_scaler_enabled=place.autoscaling is None,
         )
+        _log_here()  # again: Ray Serve has its own opinion of it
 
 
 def standing() -> list[dict[str, Any]]:
@@ -194,6 +192,7 @@ def scale(model: str | None, num_replicas: int) -> tuple[str, int]:
 
 def remove_all(tell: Callable[[str], None]) -> list[str]:
     """Once all have finished what they have. Raises EngineUnavailable for who has not in time."""
+    _log_here()
     apps = [str(row["app"]) for row in standing()]
     limit_s = max(map(_drain_s, apps), default=0.0) + SPARE_S
     for app in apps:
@@ -209,6 +208,13 @@ def remove_all(tell: Callable[[str], None]) -> list[str]:
             tell(f"{', '.join(left)}: there still are replicas, {now_s - began_s:.0f} s")
         time.sleep(LOOK_S)
     return apps
+
+
+def _log_here() -> None:
+    """What Ray Serve says in this process stands in our log, in its form."""
+    own = logging.getLogger("ray.serve")
+    own.handlers.clear()
+    own.propagate = True
 
 
 def _drain_s(app: str) -> float:

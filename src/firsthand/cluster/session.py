@@ -12,13 +12,15 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from firsthand.checks import shown
-from firsthand.cluster.closed import QUIET, check_closed, check_version, close
+from firsthand.cluster.closed import check_closed, check_version, close
 from firsthand.cluster.owned import Claim, Note, claim, found, own_folder
+from firsthand.config import set_for_libraries
 from firsthand.errors import EngineUnavailable, InvalidRequest
 from firsthand.values import dataclass
 
@@ -28,6 +30,7 @@ STORE_BYTES = 80 << 20  # tokens are small; weights do not go by it
 START_ATTEMPTS = 3  # its parts wait seconds for each other, on a busy machine too
 LOCAL_REPLICAS = 16  # room for so many on one machine: nobody else shares it
 CONNECT_S = 3.0
+QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 log = logging.getLogger(__name__)
@@ -60,7 +63,7 @@ def begin_local(home: Path, num_cpus: float, drain_s: float, room: int) -> Sessi
     one, EngineUnavailable."""
     claimed = claim(home)
     try:
-        begun = _begin(home, max(1, round(LOCAL_REPLICAS * num_cpus)))
+        begun = begin_own(home, max(1, round(LOCAL_REPLICAS * num_cpus)))
         claimed.tell(Note(begun.address, os.getpid(), drain_s, room))
     except BaseException:
         claimed.release()
@@ -68,18 +71,16 @@ def begin_local(home: Path, num_cpus: float, drain_s: float, room: int) -> Sessi
     return Session(begun.address, begun.folder, begun.lock, claimed)
 
 
-def begin_own(home: Path, num_cpus: int) -> Session:
-    """A Ray on this machine, for this process alone. Raises EngineUnavailable."""
-    return _begin(home, num_cpus, QUIET)
-
-
-def _begin(home: Path, num_cpus: int, variables: Mapping[str, str] | None = None) -> Session:
-    close(home / "ray_token", alone=True, variables=variables)
+def begin_own(home: Path, num_cpus: int, *, quiet: bool = False) -> Session:
+    """A Ray on this machine, for this process alone. `quiet`: its code in C++ writes nothing to the
+    terminal. Raises EngineUnavailable."""
+    close(home / "ray_token", alone=True)
     for attempt in range(START_ATTEMPTS):
         folder, lock = own_folder()
         session = Session("", folder, lock)
         try:
             _init(
+                quiet,
                 address="local",
                 num_cpus=num_cpus,
                 num_gpus=0,
@@ -96,11 +97,11 @@ def _begin(home: Path, num_cpus: int, variables: Mapping[str, str] | None = None
     raise AssertionError("the last attempt has returned or raised")
 
 
-def join(address: str, home: Path) -> Session:
+def join(address: str, home: Path, *, quiet: bool = False) -> Session:
     """One that is there. Raises InvalidRequest unless it is closed, EngineUnavailable."""
     check_answers(address)
-    close(home / "ray_token", alone=address.startswith(LOOPBACK), variables=QUIET)
-    _init(address=address)
+    close(home / "ray_token", alone=address.startswith(LOOPBACK))
+    _init(quiet, address=address)
     session = Session(_gcs())
     try:
         check_closed(session.address, _dashboard())
@@ -130,7 +131,7 @@ def check_answers(address: str) -> None:
         raise EngineUnavailable(message) from None
 
 
-def _init(**options: Any) -> None:
+def _init(quiet: bool, **options: Any) -> None:
     import ray
     from ray._private import worker
 
@@ -138,14 +139,30 @@ def _init(**options: Any) -> None:
     # Whatever Ray's parts report goes to every driver's terminal, though `log_to_driver` is off.
     worker.print_to_stdstream = _report
     try:
-        ray.init(
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            configure_logging=False,
-            **options,
-        )
+        with _silent() if quiet else nullcontext():
+            ray.init(
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                configure_logging=False,
+                **options,
+            )
     except Exception as error:  # of its own class, where a part of it is late
         raise EngineUnavailable(f"Ray: {shown(error)}") from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Ray's own code in C++ tells the terminal what it takes for errors, also that an actor cannot
+    be started again in a case which is none of ours; and first that it shall tell nothing."""
+    set_for_libraries(QUIET, given=QUIET)
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _report(told: Mapping[str, Any], ignore_prefix: bool) -> None:
