@@ -143,6 +143,7 @@ def limits_of(server: Server) -> AlertSettings:
         kv_used_ratio=0.85,
         memory_used_ratio=used + 0.5 * MEMORY_MIB / whole_mib,
         step_age=1.0,
+        error_requests=1,
         **short,
     )
 

@@ -53,11 +53,10 @@ def a_day() -> list[Sample]:
     return found
 
 
-def ratio_at(day: list[Sample], at: int, window_s: float) -> float | None:
-    """Errors among the requests of the window; None: there were none."""
-    before = day[max(0, at - round(window_s / SCRAPE_S))]
-    whole = day[at].num_requests - before.num_requests
-    return (day[at].num_errors - before.num_errors) / whole if whole else None
+def counts_at(day: list[Sample], at: int, window_s: float) -> tuple[int, int]:
+    """Requests of the window, and errors among them."""
+    now, before = day[at], day[max(0, at - round(window_s / SCRAPE_S))]
+    return now.num_requests - before.num_requests, now.num_errors - before.num_errors
 
 
 def episodes(alert: str, day: list[Sample], holds: list[bool], for_s: float) -> list[Episode]:
@@ -78,12 +77,15 @@ def episodes(alert: str, day: list[Sample], holds: list[bool], for_s: float) -> 
 def crying_wolf(bench: Workbench) -> Evidence:
     day = a_day()
     s = AlertSettings()
-    over = [(ratio_at(day, at, s.error_window) or 0.0) > s.error_ratio for at in range(len(day))]
+    counts = [counts_at(day, at, s.error_window) for at in range(len(day))]
+    over = [bad > s.error_ratio * whole for whole, bad in counts]
+    enough = [whole >= s.error_requests for whole, _ in counts]
+    high = [one and other for one, other in zip(over, enough, strict=True)]
     noisy = [
         *episodes("errors over 10 %, at once", day, over, 0.0),
         *episodes("device over 95 %", day, [one.busy > 0.95 for one in day], 0.0),
     ]
-    ours = episodes("FirsthandErrorRatioHigh", day, over, s.error_for)
+    ours = episodes("FirsthandErrorRatioHigh", day, high, s.error_for)
     ways = ((Words("fires at once, and when busy", "立即触发，忙也触发"), noisy), (OURS, ours))
     answers = [Answer(INCIDENT_S[0] + 300, one.alert, "mended") for one in ours[:1]]
     advice = {
@@ -94,7 +96,7 @@ def crying_wolf(bench: Workbench) -> Evidence:
         measure=Words("calls in a day that were about nothing", "一天里无事而打的电话数"),
         fault_shows=float(len([one for one in noisy if not _is_true(one)])),
         ours_does_not=float(len([one for one in ours if not _is_true(one)])),
-        limit=4.0,
+        limit=1.0,
         headings=(
             Words("rules", "规则"),
             Words("calls in a day", "一天的电话数"),
@@ -153,10 +155,11 @@ LABS = (
             "设备忙是好事。",
         ),
         cure=Words(
-            "A condition must last before it wakes somebody; utilisation is on the board, not on "
-            "the telephone; and once a month what rang is reviewed with what was done about it.",
-            "条件要持续一段时间才叫人；利用率放在看板上，不打电话；每月回顾一次哪些响过、"
-            "有没有人处理。",
+            "A ratio counts where there are enough requests, and must last before it wakes "
+            "somebody; utilisation is on the board, not on the telephone; and "
+            "once a month what rang is reviewed with what was done about it.",
+            "请求足够多时比例才算数，而且要持续一段时间才叫人；利用率放在看板上，不打电话；"
+            "每月回顾一次哪些响过、有没有人处理。",
         ),
         places=(
             "firsthand.observe.alerts.rules",

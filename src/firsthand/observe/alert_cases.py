@@ -119,6 +119,9 @@ class _Cases:
         yield Case("above", high, last_s, self._errors(s.error_ratio * 1.1), one)
         yield Case("just below", high, last_s, self._errors(s.error_ratio * 0.9), None)
         yield Case("no traffic", high, last_s, self._errors(0.5, num=0), None)
+        few = self._errors(1.0, num=0.9 * s.error_requests * s.scrape_interval / s.error_window)
+        yield Case("few requests, all failing", high, last_s, few, None)
+        yield Case("few requests, all failing", low, last_s, few, one)
         missed = self._errors(s.error_ratio * 1.1, ramp=self._gap)
         yield Case("above, one scrape missed", high, last_s, missed, one)
         masked = {**self._errors(s.error_ratio * 1.1), **self._probes()}
@@ -283,9 +286,10 @@ class _Cases:
         return math.ceil(2 * longest_s / self.s.scrape_interval) + 10
 
     def _errors(
-        self, share: float, num: float = 1000, ramp: Callable[[float], str] | None = None
+        self, share: float, num: float | None = None, ramp: Callable[[float], str] | None = None
     ) -> dict[str, str]:
-        """So many answers per scrape, and a share of them errors."""
+        """So many answers per scrape (enough, where nothing is said), a share of them errors."""
+        num = max(1000, self.s.error_requests) if num is None else num
         name, path = "firsthand_requests_total", "/v1/chat/completions"
         ramp = ramp or self._ramp
         return {

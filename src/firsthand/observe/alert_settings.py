@@ -47,6 +47,7 @@ class AlertSettings:
     not_ready_for: float = 120
     selfcheck_for: float = 30
     error_ratio: float = 0.10
+    error_requests: float = 10  # in the window, at least: of few, each failure is a large part
     error_window: float = 60
     error_for: float = 60
     ttft_p99: float = 10

@@ -100,6 +100,14 @@ def error_ratio(settings: AlertSettings) -> str:
     return f"sum by (job) (rate({bad}[{window}])) / (sum by (job) (rate({whole}[{window}])) > 0)"
 
 
+def errors_high(s: AlertSettings) -> str:
+    """What wakes somebody: so many, among enough. Fewer requests are a message at most; a server
+    that answers nobody is seen by its checks."""
+    whole = series("firsthand_requests", job=s.job, endpoint=f"!~{PROBES}")
+    num = f"sum by (job) (increase({whole}[{duration(s.error_window)}]))"
+    return f"{error_ratio(s)} > {s.error_ratio:g} and {num} >= {s.error_requests:g}"
+
+
 def _p0(s: AlertSettings) -> Iterator[Rule]:
     yield Rule(
         "FirsthandServiceDown",
@@ -132,7 +140,7 @@ def _p0(s: AlertSettings) -> Iterator[Rule]:
     yield Rule(
         "FirsthandErrorRatioHigh",
         "P0",
-        f"{error_ratio(s)} > {s.error_ratio:g}",
+        errors_high(s),
         s.error_for,
         "FH-004",
         f"Over {s.error_ratio:.3g} of the answers are errors of the server",
@@ -165,7 +173,7 @@ def _p1(s: AlertSettings) -> Iterator[Rule]:
     yield Rule(
         "FirsthandErrorRatioRaised",
         "P1",
-        f"({error_ratio(s)} > {s.error_ratio_low:g}) <= {s.error_ratio:g}",
+        f"{error_ratio(s)} > {s.error_ratio_low:g} unless ({errors_high(s)})",
         s.error_for,
         "FH-004",
         f"Over {s.error_ratio_low:.3g} of the answers are errors of the server",
