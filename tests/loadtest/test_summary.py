@@ -8,7 +8,8 @@ import pytest
 
 from firsthand.loadtest.curve_plot import figure_of, write_plot
 from firsthand.loadtest.outcomes import Outcome
-from firsthand.loadtest.summary import details, percentile, summary
+from firsthand.loadtest.summary import details, summary
+from firsthand.percentile import percentile
 from tests.loadtest.test_curve import curve
 
 FIRST = Outcome(0.0, 0.0, 1.0, (0.4, 0.6, 1.0), 10, 4)

@@ -112,7 +112,7 @@ class Fleet:
         self._was_ready = self._has_nobody = False
         self.rotation = Rotation(routing, clock)
         self.links: dict[str, Link] = {}
-        self._told = Told(self.links)
+        self._told = Told(self.links, clock)
         self.num_moved = 0  # requests that went on at another replica
         self.num_lost = 0  # links
         self.status = Status.ASLEEP
@@ -236,7 +236,7 @@ class Fleet:
             if name not in self.links:
                 taken = {link.slot for link in self.links.values()}
                 slot = next(one for one in count() if one not in taken)
-                link = self.links[name] = Link(name, slot, self._here)
+                link = self.links[name] = Link(name, slot, self._here, self._clock)
                 task = asyncio.ensure_future(self._follow_one(calls, link))
                 self._followers[name] = task
                 task.add_done_callback(look_at)

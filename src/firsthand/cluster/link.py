@@ -8,7 +8,6 @@ Read next: `replica.py` (the other end), `fleet.py`, which has one for each.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -31,6 +30,7 @@ class Link:
     name: str
     slot: int
     here: str  # this machine
+    clock: Callable[[], float]
     beat: Beat | None = None
     facts: StepFacts | None = None  # of its last step
     picture: Picture | None = None
@@ -49,13 +49,13 @@ class Link:
     ) -> None:
         """Until it ends, which it does not by itself. Raises what ended it; TimeoutError after a
         silence."""
-        self.heard_s = time.perf_counter()
+        self.heard_s = self.clock()
         while True:
             async with asyncio.timeout(SILENT_S):
                 piece = await anext(pieces, None)
             if piece is None:
                 raise EngineError("the replica closed its link")
-            self.heard_s = time.perf_counter()
+            self.heard_s = self.clock()
             for message in parted(piece):
                 match message:
                     case Beat():

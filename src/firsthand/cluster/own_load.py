@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from firsthand.cluster.autoscaling.readings import figures
-from firsthand.loadtest.summary import percentile
 from firsthand.observe.gpus import find_gpus
+from firsthand.percentile import percentile
 from firsthand.processes import processor_s
 from firsthand.request import TokenEvent
 

@@ -182,7 +182,7 @@ class Rotation:
         replica = self._replicas.get(name)
         if replica is None:
             return
-        replica.num_waiting_tokens -= asked.num_tokens
+        replica.num_waiting_tokens = max(0, replica.num_waiting_tokens - asked.num_tokens)
         before_s = replica.first_s or took_s
         replica.first_s = before_s + SMOOTHING * (took_s - before_s)
         replica.num_failures = 0

@@ -125,7 +125,7 @@ class Sending:
         try:
             fault = await self._outcome(call)
         finally:
-            if self.is_routed:
+            if self.is_routed and fault is not None:
                 self._num_lost += 1
                 self._free_s = self._clock()
             if self.replica:

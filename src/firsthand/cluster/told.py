@@ -7,7 +7,6 @@ Read next: `counting.py` (sums of larger values); `fleet.py`, which is asked for
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from firsthand.cluster.counting import whole_facts, whole_picture
@@ -24,6 +23,7 @@ class Told:
     """Of the links that there are when somebody asks."""
 
     links: Mapping[str, Link]
+    clock: Callable[[], float]
 
     @property
     def facts(self) -> EngineFacts | None:
@@ -42,7 +42,7 @@ class Told:
     def silent_s(self) -> float | None:
         """Of the one that was heard last."""
         heard_s = [link.heard_s for link in self.links.values() if link.beat is not None]
-        return time.perf_counter() - max(heard_s) if heard_s else None
+        return self.clock() - max(heard_s) if heard_s else None
 
     @property
     def stalls_s(self) -> float:

@@ -28,7 +28,8 @@ from firsthand.loadtest.arrivals import CONSTANT, MAX_RATE
 from firsthand.loadtest.curve import AGAIN, BURSTS, FIT, Knee, Step
 from firsthand.loadtest.fit import knee_of
 from firsthand.loadtest.outcomes import Outcome
-from firsthand.loadtest.summary import faults, percentile, summary
+from firsthand.loadtest.summary import faults, summary
+from firsthand.percentile import percentile
 from firsthand.values import dataclass
 
 Hold = Callable[[float, float, float], Sequence[Outcome]]  # rate, seconds, burstiness

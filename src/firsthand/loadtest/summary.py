@@ -1,13 +1,12 @@
 """A load in figures, under the names that vLLM's `bench serve` gives its result.
 
-Owns: percentiles, rates, goodput, the keys.
+Owns: rates, goodput, the keys.
 May not know: how a request was sent.
 Read next: `outcomes.py`, where the times come from.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,20 +15,10 @@ from typing import Any
 from firsthand.checks import check_choice, check_number
 from firsthand.errors import InvalidRequest
 from firsthand.loadtest.outcomes import Outcome
+from firsthand.percentile import percentile
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 GOALS = ("ttft", "tpot", "e2el")  # a goodput has limits of a request's own
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share lies, 0 … 1; between two it is interpolated. 0: of none."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def read_goodput(pairs: Sequence[str]) -> dict[str, float]:
