@@ -16,7 +16,6 @@ from __future__ import annotations
 import http.client
 import os
 import secrets
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,22 +51,17 @@ VARIABLES = {
     **REPORTS,
     "RAY_SERVE_LOG_TO_STDERR": "0",
 }
-# Its own code in C++ writes to a driver's terminal what it calls an error: that an actor could not
-# be started again in a case that is none of ours, that a port which is gone does not answer.
-QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal"}
 # Ray takes 127.0.0.1 for a mistake and listens elsewhere, but where it may have no cluster.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-def close(token: Path, *, alone: bool, variables: Mapping[str, str] | None = None) -> None:
+def close(token: Path, *, alone: bool) -> None:
     """Before Ray is loaded: tokens are on, and this machine's is in `token` unless the operator
-    names another one by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH. `alone`: one machine, by loopback;
-    `variables`: more that is said to Ray where the operator does not.
+    names another one by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH. `alone`: one machine, by loopback.
     """
     _make(token)
     set_for_libraries(VARIABLES | (ALONE if alone else {}))
-    left = {"RAY_AUTH_TOKEN_PATH": str(token), **(variables or {})}
-    set_for_libraries(left, given=left)
+    set_for_libraries({"RAY_AUTH_TOKEN_PATH": str(token)}, given=("RAY_AUTH_TOKEN_PATH",))
 
 
 def check_version(version: str) -> None:
