@@ -107,6 +107,7 @@ def test_five_hundred_in_the_queue_are_drawn_and_explained(open_page: Open) -> N
     assert "all 1 places are taken; it is number 1" in page.locator(".waiting").inner_text()
     page.locator("details.twin > summary").nth(1).click()
     rows = page.get_by_role("table", name="Queue").locator("tbody tr")
+    rows.first.wait_for()  # an open table is filled at the next piece of news
     assert rows.count() == 60
     assert "≈ 0.5 s" in rows.first.inner_text()
     assert "2 used" in page.locator(".blockmap .note").inner_text()
