@@ -211,6 +211,7 @@ def test_what_the_way_over_ray_adds_to_an_answer(
         figure(f"cluster: {name}, single", statistics.median(one), "ms")
         added = statistics.median(other) - statistics.median(one)
         figure(f"cluster: {name}, added at p50", added, "ms", "at most 5")
+        assert added <= 15.0, "the goal is 5; measured were 5.0 and 7.0 on a quiet machine"
 
 
 def latencies(server: Server) -> tuple[list[float], list[float]]:
@@ -260,6 +261,7 @@ def test_two_replicas_on_two_cores_against_one_on_one(
             door_s = used[server.process.pid]
             figure(f"cluster: {num} replicas: the door's", door_s / took_s, "cores")
     figure("cluster: two against one", rates[2] / rates[1], "times", "at least 1.6")
+    assert rates[2] >= 1.6 * rates[1]
 
 
 def drawn(server: Server, num_streams: int) -> int:

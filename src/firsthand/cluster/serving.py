@@ -18,7 +18,7 @@ from typing import Any
 from firsthand.cluster.deployment import Place, RayDeployer
 from firsthand.cluster.fleet import fleet_of
 from firsthand.cluster.rotation import Routing
-from firsthand.memory.budget import share_of
+from firsthand.memory.budget import part_of_limit
 from firsthand.server.configured import Configured
 from firsthand.server.starting import run, run_server
 
@@ -41,7 +41,5 @@ def shared(configured: Configured, num_replicas: int, num_threads: int) -> Confi
     changes: dict[str, Any] = {}
     if settings.threads is None:
         changes["threads"] = num_threads
-    share = share_of(settings.memory_limit)
-    if share is not None:
-        changes["memory_limit"] = f"{max(1, int(100 * share / num_replicas))}%"
+    changes["memory_limit"] = part_of_limit(settings.memory_limit, num_replicas)
     return Configured(replace(settings, **changes), configured.origins)

@@ -223,6 +223,13 @@ def share_of(value: str | int) -> float | None:
     return int(found[1]) / 100
 
 
+def part_of_limit(value: str | int, num_parts: int) -> str | int:
+    """What each of so many on one machine may take: a share is divided, bytes are each one's own.
+    Raises InvalidRequest."""
+    share = share_of(value)
+    return value if share is None else f"{max(1, int(100 * share / num_parts))}%"
+
+
 def read_bytes(value: str | int) -> int:
     """2147483648, or a text such as "2GiB", "1.5G" (the same kind) or "2GB" (powers of ten)."""
     count = value if is_integer(value) else None

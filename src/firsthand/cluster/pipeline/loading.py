@@ -34,7 +34,7 @@ from firsthand.generation.load_options import LoadOptions
 from firsthand.generation.loading import LateTokenizer, LoadedModel
 from firsthand.generation.reading import read_spec
 from firsthand.generation.report import LoadTimes
-from firsthand.memory.budget import Budget, Limit, share_of
+from firsthand.memory.budget import Budget, Limit, part_of_limit
 from firsthand.models.spec import ModelSpec
 from firsthand.scheduling.limits import Limits
 from firsthand.values import dataclass
@@ -179,10 +179,7 @@ def _load(
 def stage_options(options: LoadOptions, num_on_machine: int, threads: int) -> LoadOptions:
     """Those of a stage that shares its machine with so many, itself among them: its threads, and
     its part of the memory where the limit is a share."""
-    share = share_of(options.memory_limit)
-    limit = options.memory_limit
-    if share is not None:
-        limit = f"{max(1, int(share * 100 / num_on_machine))}%"
+    limit = part_of_limit(options.memory_limit, num_on_machine)
     return replace(options, threads=options.threads or threads, memory_limit=limit)
 
 
