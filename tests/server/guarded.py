@@ -109,7 +109,7 @@ def guarded(script: Script | None = None, **values: object) -> Iterator[Guarded]
         )
         running.lifecycle.selfchecks["micro"].looked_up = True
         config = uvicorn_config(settings, around(running), running.peers)
-        server.append(listener_of(config, settings.receive_timeout))
+        server.append(listener_of(config, settings.receive_timeout, running.tls))
         port = listeners[0].getsockname()[1]
         ready.append(Guarded(port, running, service, asyncio.get_running_loop()))
         asyncio.get_running_loop().call_later(0.02, started.set)

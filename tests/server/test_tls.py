@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from firsthand.errors import InvalidRequest
-from firsthand.server.listening import check_certificates
+from firsthand.server.listening import tls_context
 from firsthand.server.settings import Settings
+from tests.server.authority import Authority
 from tests.server.fakes import Script
 from tests.server.guarded import CHAT, KEY, STREAM, Guarded, drain, guarded
 
@@ -26,34 +27,6 @@ pytestmark = [
 ]
 
 HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
-
-
-class Authority:
-    """Signs certificates; its own is `file`."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self.file = self._make("authority", "/CN=authority")[0]
-
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """A certificate for this machine's own names, and its key."""
-        return self._make(
-            name, f"/CN={name}",
-            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-            "-addext", "basicConstraints=critical,CA:FALSE",
-            "-CA", str(self.file), "-CAkey", str(self.file.with_suffix(".key")),
-        )  # fmt: skip
-
-    def _make(self, name: str, subject: str, *more: str) -> tuple[Path, Path]:
-        certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
-        command = [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-            "-nodes", "-days", "2", "-subj", subject, "-keyout", str(key), "-out", str(certificate),
-            *more,
-        ]  # fmt: skip
-        subprocess.run(command, check=True, capture_output=True)
-        return certificate, key
 
 
 @pytest.fixture(scope="module")
@@ -121,17 +94,64 @@ def test_a_key_that_is_not_the_certificates_ends_the_start(
     authority: Authority, tmp_path: Path
 ) -> None:
     certificate, key = authority.issue("server")
-    check_certificates(Settings(ssl_certfile=certificate, ssl_keyfile=key))
+    tls_context(Settings(ssl_certfile=certificate, ssl_keyfile=key))
     _, other = authority.issue("other")
     secret = tmp_path / "secret"
     command = ["openssl", "ec", "-in", str(key), "-aes128", "-passout", "pass:x"]
     subprocess.run([*command, "-out", str(secret)], check=True, capture_output=True)
     for wrong in (other, tmp_path / "missing", certificate, secret):
         with pytest.raises(InvalidRequest, match=r"ssl_certfile: .*server\.pem"):
-            check_certificates(Settings(ssl_certfile=certificate, ssl_keyfile=wrong))
+            tls_context(Settings(ssl_certfile=certificate, ssl_keyfile=wrong))
     given = Settings(ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=key)
     with pytest.raises(InvalidRequest, match="ssl_ca_certs"):
-        check_certificates(given)
+        tls_context(given)
+
+
+def test_a_renewed_certificate_is_shown_after_a_reload_and_a_wrong_one_never(
+    authority: Authority,
+) -> None:
+    certificate, key = authority.issue("renewed")
+    with (
+        guarded(ssl_certfile=certificate, ssl_keyfile=key) as server,
+        client(authority) as connected,
+    ):
+        assert connected.get(url(server, "/livez")).status_code == 200
+        first, first_key = certificate.read_text(), key.read_text()
+        authority.issue("renewed")
+        assert shown(server) == first
+        server.running.reload()
+        assert shown(server) == certificate.read_text() != first
+        renewed = certificate.read_text()
+        authority.issue("renewed")
+        key.write_text(first_key)
+        with pytest.raises(InvalidRequest, match=r"ssl_certfile: .*renewed\.pem"):
+            server.running.reload()
+        assert shown(server) == renewed
+        assert connected.get(url(server, "/livez")).status_code == 200
+
+
+def test_a_reload_takes_another_authority_for_clients(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.issue("server")
+    theirs = Authority(tmp_path / "theirs")
+    trusted = tmp_path / "trusted.pem"
+    shutil.copyfile(authority.file, trusted)
+    ours, others = authority.issue("client"), theirs.issue("client")
+    with guarded(ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=trusted) as server:
+        for file, known, unknown in (
+            (authority.file, ours, others),
+            (theirs.file, others, ours),
+        ):
+            shutil.copyfile(file, trusted)
+            server.running.reload()
+            with client(authority, known) as one:
+                assert one.get(url(server, "/livez")).status_code == 200
+            with client(authority, unknown) as one, pytest.raises(httpx.TransportError):
+                one.get(url(server, "/livez"))
+
+
+def shown(server: Guarded) -> str:
+    """The certificate that a new connection gets."""
+    return ssl.get_server_certificate(("127.0.0.1", server.port), timeout=10)
 
 
 def test_a_connection_that_is_cut_in_the_handshake_leaves_nothing(authority: Authority) -> None:

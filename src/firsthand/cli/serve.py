@@ -88,13 +88,13 @@ def check(config: str | None, given: Mapping[str, Any], as_json: bool) -> None:
     """Check the settings, the keys and the address, and begin nothing."""
     with reported(as_json):
         from firsthand.server.contract import contract_of
-        from firsthand.server.listening import check_certificates, check_exposure
+        from firsthand.server.listening import check_exposure, tls_context
         from firsthand.server.rules import keys_of, registry_entries
 
         settings = read(config, given).settings
         keys = keys_of(settings)
         check_exposure(settings, keys)
-        check_certificates(settings)
+        tls_context(settings)
         contract_of(settings.contract)
         models = [one.called for one in settings.model]
         if models:

@@ -25,7 +25,7 @@ from firsthand.memory.budget import mib
 from firsthand.observe.alert_settings import AlertSettings
 from firsthand.observe.proving import PROMTOOL, prove
 from firsthand.preflight.items import Item, LeftOut, Wrong
-from firsthand.server.listening import check_certificates, check_exposure
+from firsthand.server.listening import check_exposure, tls_context
 from firsthand.server.rules import keys_of
 from firsthand.server.settings import Settings
 from firsthand.text.detokenize import Detokenizer
@@ -196,7 +196,7 @@ class OnDisk:
             raise LeftOut("give the server's settings with --config")
         keys = keys_of(self.settings)
         check_exposure(self.settings, keys)
-        check_certificates(self.settings)
+        tls_context(self.settings)
         tls = "TLS" if self.settings.ssl_certfile else "no TLS"
         return f"{self.settings.host}, {len(keys.callers)} keys, {tls}"
 

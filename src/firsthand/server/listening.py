@@ -1,6 +1,6 @@
 """Where the server listens, and whether it may.
 
-Owns: the sockets, the rule for public addresses, what uvicorn is told.
+Owns: the sockets, TLS, the rule for public addresses, what uvicorn is told.
 May not know: what is served.
 Read next: `guard/connection.py`, `running.py`.
 """
@@ -26,6 +26,7 @@ from firsthand.server.guard.incoming import IncomingLimits
 from firsthand.server.guard.keys import KeyRing
 from firsthand.server.logs import tell
 from firsthand.server.settings import Settings
+from firsthand.values import dataclass
 
 BACKLOG = 2048
 
@@ -43,22 +44,50 @@ def check_exposure(settings: Settings, keys: KeyRing) -> None:
     raise InvalidRequest("host", f"{settings.host}: {message}")
 
 
-def check_certificates(settings: Settings) -> None:
-    """Raises InvalidRequest for files that are no certificate and its key, before a model loads."""
+@dataclass(slots=True)
+class Tls:
+    """`listening` is what a listener is given; a handshake is made with `now`, which a reload
+    replaces: whoever is connected stays, sessions are resumed as before."""
+
+    listening: ssl.SSLContext
+    now: ssl.SSLContext
+
+
+def tls_of(settings: Settings) -> Tls | None:
+    """Raises as `tls_context`."""
+    context = tls_context(settings)
+    if context is None:
+        return None
+    tls = Tls(context, context)
+
+    def choose(secure: ssl.SSLObject, name: str | None, listening: ssl.SSLContext) -> None:
+        secure.context = tls.now
+
+    context.sni_callback = choose  # asked in each handshake, also where no name is sent
+    return tls
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Of the files as they are now. Raises InvalidRequest for what is no certificate and its
+    key."""
+    if settings.ssl_certfile is None:
+        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        if settings.ssl_certfile is not None:
-            # With no password for an encrypted key nobody is asked for one at a terminal.
-            context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: "")
+        # With no password for an encrypted key nobody is asked for one at a terminal.
+        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: "")
     except (OSError, ValueError) as error:
         files = f"{settings.ssl_certfile} and {settings.ssl_keyfile}"
         raise InvalidRequest("ssl_certfile", f"{files}: {_reason(error)}") from None
+    if settings.ssl_ca_certs is None:
+        return context
     try:
-        if settings.ssl_ca_certs is not None:
-            context.load_verify_locations(settings.ssl_ca_certs)
+        context.load_verify_locations(settings.ssl_ca_certs)
     except (OSError, ValueError) as error:
         message = f"{settings.ssl_ca_certs}: {_reason(error)}"
         raise InvalidRequest("ssl_ca_certs", message) from None
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _reason(error: Exception) -> str:
@@ -116,16 +145,21 @@ def address(settings: Settings, listeners: Sequence[socket.socket]) -> str:
     return f"{scheme}://{host}:{port}{settings.root_path}"
 
 
-def listener_of(config: uvicorn.Config, handshake_s: float) -> uvicorn.Server:
+def listener_of(
+    config: uvicorn.Config, handshake_s: float, tls: Tls | None = None
+) -> uvicorn.Server:
     """uvicorn's server, which leaves signals to us: it would end at the first one."""
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
-    server.startup = partial(_listen, server, handshake_s)  # type: ignore[method-assign]
+    server.startup = partial(_listen, server, handshake_s, tls)  # type: ignore[method-assign]
     return server
 
 
 async def _listen(
-    server: uvicorn.Server, handshake_s: float, sockets: Sequence[socket.socket] | None = None
+    server: uvicorn.Server,
+    handshake_s: float,
+    tls: Tls | None,
+    sockets: Sequence[socket.socket] | None = None,
 ) -> None:
     """uvicorn lets a handshake of TLS take a minute; before its end a connection is neither counted
     nor has it a deadline of ours."""
@@ -135,27 +169,19 @@ async def _listen(
         make: Any = config.http_protocol_class
         return make(config=config, server_state=server.server_state, app_state={})  # type: ignore[no-any-return]
 
-    tls: dict[str, Any] = {}
-    if config.ssl is not None:
-        tls = {"ssl": config.ssl, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": 2.0}
+    secure: dict[str, Any] = {}
+    if tls is not None:
+        secure = {"ssl": tls.listening, "ssl_shutdown_timeout": 2.0}
+        secure["ssl_handshake_timeout"] = handshake_s
     server.servers = [
-        await loop.create_server(protocol, sock=one, backlog=BACKLOG, **tls)
+        await loop.create_server(protocol, sock=one, backlog=BACKLOG, **secure)
         for one in sockets or ()
     ]
     server.started = True
 
 
 def uvicorn_config(settings: Settings, app: Any, peers: Peers | None) -> uvicorn.Config:
-    """`peers` None: the admin socket, which has neither TLS nor a prefix."""
-    public: dict[str, Any] = {}
-    if peers is not None:
-        public["root_path"] = settings.root_path
-        if settings.ssl_certfile is not None:
-            public["ssl_certfile"] = str(settings.ssl_certfile)
-            public["ssl_keyfile"] = str(settings.ssl_keyfile)
-        if settings.ssl_ca_certs is not None:
-            public["ssl_ca_certs"] = str(settings.ssl_ca_certs)
-            public["ssl_cert_reqs"] = ssl.CERT_REQUIRED
+    """`peers` None: the admin socket, which has no prefix."""
     return uvicorn.Config(
         app,
         http=(peers or Peers(IncomingLimits())).protocol,  # type: ignore[arg-type]  # what makes one
@@ -168,5 +194,5 @@ def uvicorn_config(settings: Settings, app: Any, peers: Peers | None) -> uvicorn
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=settings.timeout_keep_alive,
-        **public,
+        root_path="" if peers is None else settings.root_path,
     )

@@ -57,10 +57,7 @@ from firsthand.server.guard.middleware import Guard, Scope
 from firsthand.server.handover import Handover, Successor
 from firsthand.server.house import REASONING_FIELDS, House
 from firsthand.server.lifecycle import Lifecycle
-from firsthand.server.listening import (
-    check_exposure,
-    remove_sockets,
-)
+from firsthand.server.listening import Tls, check_exposure, remove_sockets, tls_context, tls_of
 from firsthand.server.logs import set_level, tell
 from firsthand.server.release_gauges import ReleaseGauges
 from firsthand.server.rules import bounds_of, keys_of, rules_of, stays_of
@@ -97,6 +94,7 @@ class Serving:
     canaries: Canaries
     stored: Stored
     cascades: dict[str, Cascade]  # as the routes have them
+    tls: Tls | None
     handover: Handover | None = None  # once it listens
 
     @property
@@ -144,6 +142,7 @@ class Serving:
             keys = keys_of(after.settings)
             check_exposure(after.settings, keys)
             cascades, others = read_again(self.cascades, self.settings.cascade)
+            context = tls_context(self.settings)
         except FirsthandError as error:
             text = f"nothing was reloaded: {error}"
             tell("reload_refused", text, logging.ERROR)
@@ -155,6 +154,8 @@ class Serving:
         fixed += ["cascade"] if others and "cascade" not in fixed else []
         self.cascades.update(cascades)
         self.configured = Configured(settings, after.origins)
+        if self.tls is not None and context is not None:
+            self.tls.now = context
         self.guard.rules = rules_of(settings, keys)
         self.peers.limits = self.guard.rules.limits
         self.registry.stays = stays_of(settings)
@@ -308,7 +309,7 @@ def assemble(
     parts = (registry, gate, guard, lifecycle, peers, stopping, metrics, ends, selfchecks)
     house.canaries.end = lambda canary: succession.end_canary(canary.new)
     assert isinstance(house.cascades, dict), "made by `cascades_of`"
-    kept = (house.canaries, house.stored, house.cascades)
+    kept = (house.canaries, house.stored, house.cascades, tls_of(settings))
     running.append(Serving(configured, reread, *parts, succession, *kept))
     running[0].set_bounds()
     registry.listen = running[0].on_model

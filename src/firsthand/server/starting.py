@@ -32,9 +32,9 @@ from firsthand.server.handover import Successor
 from firsthand.server.listening import (
     bind,
     bind_admin,
-    check_certificates,
     check_exposure,
     remove_sockets,
+    tls_context,
 )
 from firsthand.server.logs import tell
 from firsthand.server.rules import keys_of, registry_entries, stays_of
@@ -88,7 +88,7 @@ async def _run(
     if python is not None:  # the engine of the release that is current
         os.execv(python, command(python, sys.argv[1:]))
     check_exposure(settings, keys_of(settings))
-    check_certificates(settings)
+    tls_context(settings)  # files that are none are told before a model is loaded
     entries = registry_entries(settings)
     cascades = await _cascades(settings, entries)
     if taken is None:

@@ -47,7 +47,9 @@ async def serve_until_end(
     server's place when it is ready."""
     settings = running.settings
     public = listener_of(
-        uvicorn_config(settings, around(running), running.peers), settings.receive_timeout
+        uvicorn_config(settings, around(running), running.peers),
+        settings.receive_timeout,
+        running.tls,
     )
     servers = [(public, listeners)]
     if admin is not None:
