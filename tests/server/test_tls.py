@@ -9,6 +9,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
@@ -164,6 +165,33 @@ def test_a_connection_that_is_cut_in_the_handshake_leaves_nothing(authority: Aut
                 opened.settimeout(10)
                 drain(opened)
         assert not server.running.peers.connections
+
+
+def test_a_handshake_that_is_under_way_is_waited_for_one_that_failed_is_not(
+    authority: Authority,
+) -> None:
+    certificate, key = authority.issue("server")
+    context = ssl.create_default_context(cafile=str(authority.file))
+    with guarded(ssl_certfile=certificate, ssl_keyfile=key, receive_timeout=1.0) as server:
+        with server.connect() as opened:
+            assert eventually(server, 1)
+            with context.wrap_socket(opened, server_hostname="localhost"):
+                assert eventually(server, 1)
+        assert eventually(server, 0)
+        with server.connect() as opened:
+            opened.sendall(b"\x00" * 100)
+            opened.settimeout(10)
+            drain(opened)
+        assert eventually(server, 0)
+
+
+def eventually(server: Guarded, num: int) -> bool:
+    """Whether so many connections are there, soon."""
+    until = time.monotonic() + 20
+    while (found := server.running.lifecycle.num_connections()) != num:
+        assert time.monotonic() < until, found
+        time.sleep(0.01)
+    return True
 
 
 @pytest.mark.parametrize("begin", [b"", b"\x16\x03\x01\x02\x00\x01"])

@@ -279,7 +279,7 @@ def assemble(
         lambda: running[0].settings.drain_limit_s,
         selfchecks.by_name,
         lambda: any(member.opens for member in registry.members),
-        lambda: len(running[0].peers.connections),
+        lambda: running[0].peers.num_open,
         started_s,
     )
     gate.door = lifecycle.door

@@ -15,6 +15,7 @@ dropped.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import field
 from typing import Any
 
@@ -48,13 +49,29 @@ class Peers:
     stall_s: float = 30.0
     linger_s: float = LINGER_S
     connections: set[Connection] = field(default_factory=set)
+    arrived: dict[Connection, float] = field(default_factory=dict)  # not made yet: a handshake
     num_timed_out: int = 0
     num_malformed: int = 0
     num_stalled: int = 0
 
     def protocol(self, **given: Any) -> Connection:
-        """For uvicorn, as its HTTP protocol."""
-        return Connection(self, **given)
+        """For uvicorn, as its HTTP protocol. It is asked for one when somebody connects."""
+        arrived = Connection(self, **given)
+        self._forget_failed()
+        self.arrived[arrived] = time.monotonic()
+        return arrived
+
+    @property
+    def num_open(self) -> int:
+        """With those whose handshake is under way."""
+        self._forget_failed()
+        return len(self.connections) + len(self.arrived)
+
+    def _forget_failed(self) -> None:
+        """Nobody tells of a handshake that failed; none may take longer than a head."""
+        oldest_s = time.monotonic() - self.limits.receive_timeout_s
+        while self.arrived and self.arrived[first := next(iter(self.arrived))] < oldest_s:
+            del self.arrived[first]
 
 
 class Connection(HttpToolsProtocol):
@@ -90,6 +107,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         peers = self._peers
+        peers.arrived.pop(self, None)
         peers.connections.add(self)
         if 0 < peers.max_connections < len(peers.connections):
             few = len(peers.connections) <= peers.max_connections + MOST_LINGERING
