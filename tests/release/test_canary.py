@@ -13,10 +13,13 @@ import httpx
 import pytest
 
 from firsthand.cli.admin import ask_admin
-from firsthand.errors import ReleaseRefused
+from firsthand.errors import EngineUnavailable, ReleaseRefused
+from firsthand.release import staging
+from firsthand.release.engines import check_canary
 from firsthand.release.sockets import AdminSocket
 from firsthand.release.store import Store
 from firsthand.release.switching import Switch
+from firsthand.version import VERSION
 from tests.release.conftest import SUMS, stage_micro
 from tests.server.processes import Server, launched
 
@@ -96,6 +99,20 @@ def test_a_share_of_the_requests_goes_to_it_and_promotion_ends_it(
         assert shares(server) == {old: NUM}
     events = [line["event"] for line in two.history.lines()]
     assert events[-3:] == ["rollback", "canary", "canary_ended"]
+
+
+def test_one_of_another_engine_is_refused_before_anything_is_asked_or_read(
+    two: Store, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "VERSION", "98.0.0")
+    other = stage_micro(two, models / "model-3", 3, golden=False)
+    nobody = AdminSocket(two.root / "nobody")
+    with pytest.raises(ReleaseRefused, match=r"release 3 is of engine 98\.0\.0, .*release drill"):
+        Switch(two, nobody, None, SUMS).canary("3", "5%", "request")
+    with pytest.raises(ReleaseRefused, match="and a canary is of the same"):
+        check_canary(other, VERSION)
+    with pytest.raises(EngineUnavailable, match="no server answers"):
+        Switch(two, nobody, None, SUMS).canary("2", "5%", "request", force=True)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Which Python has which version of the engine: a release is served by the one it was staged with.
 
 Owns: where that is written down, that a Python has the version it is said to have, how a command of
-it begins.
+it begins, what needs one engine alone.
 May not know: what the command does.
 Read next: `store.py`; `../server/handover.py`, which starts one under traffic.
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from firsthand.errors import ReleaseRefused
-from firsthand.release.record import is_release, read_release
+from firsthand.release.record import Release, is_release, read_release
 from firsthand.version import VERSION
 from firsthand.weights.places import write_atomically
 
@@ -52,6 +52,17 @@ def python_of(store: Path, version: str) -> Path:
     if has != version:
         raise ReleaseRefused(f"{python} should have engine {version}: {has[:200]}")
     return python
+
+
+def check_canary(release: Release, version: str) -> None:
+    """Raises ReleaseRefused where it is not of the engine that is served: a canary is loaded into
+    the server that it is compared in."""
+    if release.engine_version != version:
+        raise ReleaseRefused(
+            f"release {release.number} is of engine {release.engine_version}, what is served of "
+            f"{version}, and a canary is of the same: try it with firsthand release drill, then "
+            "promote it; firsthand release rollback returns"
+        )
 
 
 def store_of(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 
 from firsthand.errors import FirsthandError, ReleaseRefused
 from firsthand.release.drill_report import why_not_drilled
-from firsthand.release.engines import python_of
+from firsthand.release.engines import check_canary, python_of
 from firsthand.release.history import BEGUN
 from firsthand.release.record import Release, verify_release
 from firsthand.release.sockets import AdminSocket
@@ -47,9 +47,11 @@ class Switch:
 
     def canary(self, word: str, share: str, by: str, *, force: bool = False) -> dict[str, Any]:
         """Give it a share of the requests, beside the one that is served. Raises as `promote`, and
-        ReleaseRefused without a server."""
+        ReleaseRefused without a server, or for one of another engine."""
         with self.store.changing():
-            release = self.store.find(word)
+            release, current = self.store.find(word), self.store.current()
+            if current is not None:
+                check_canary(release, self.store.read(current).engine_version)
             facts = _forced(release, why_not_drilled(self.store, release), force=force)
             folder = self.store.folder(release.number)
             verify_release(folder, release, self.sums, self.trusted)

@@ -13,7 +13,7 @@ from typing import Any
 
 from firsthand.errors import InvalidRequest
 from firsthand.generation.member import Member
-from firsthand.release.engines import store_of
+from firsthand.release.engines import check_canary, store_of
 from firsthand.release.record import read_release
 from firsthand.release.store import Store
 from firsthand.server.canary import Canary
@@ -49,6 +49,7 @@ class Changes:
         self._refuse_draining(member)
         self._refuse_canary(member)
         release = await asyncio.to_thread(read_release, folder)
+        check_canary(release, VERSION)
         store = Store(store_of(folder))
         async with running.succession.alone():
             old, new = await running.succession.canary(member.name, folder, release)
