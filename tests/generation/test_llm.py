@@ -362,6 +362,16 @@ def test_the_report_adds_up(llm: LLM) -> None:
     assert memory.weights_bytes == llm.memory().weights_bytes > 0
 
 
+def test_the_weights_are_asked_for_their_size_once_not_for_each_report(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = llm.generate("hello", max_tokens=2).report.memory
+    monkeypatch.setattr(type(llm.loaded.executor), "memory", None)
+    second = llm.generate("hello", max_tokens=2).report.memory
+    assert second.weights_bytes == first.weights_bytes > 0
+    assert second.scratch_bytes == first.scratch_bytes
+
+
 def test_a_closed_model_refuses(loaded: LoadedModel) -> None:
     model = LLM(loaded)
     stream = model.stream("x", max_tokens=1000, ignore_end=True)

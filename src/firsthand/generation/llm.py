@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.checks import check_choice, check_integer, shown
-from firsthand.compute.executor import OpTime
+from firsthand.compute.executor import Held, OpTime
 from firsthand.engine.facts import StepFacts
 from firsthand.engine.grammar_process import GrammarProcess
 from firsthand.engine.worker import Worker
@@ -105,6 +105,7 @@ class LLM:
         assembly = assemble(loaded, self._clock, self._listeners.tell, queue=queue)
         self._engine, self._runner = assembly.engine, assembly.runner
         self._kv_memory = assembly.scheduler.memory
+        self._held: Held | None = None  # what no request changes, once one has run
         self._grammars, self._compiler = assembly.grammars, GrammarProcess()
         self._worker = Worker(self._engine, self._clock, max_requests(loaded))
         self._numbers = count()
@@ -279,7 +280,9 @@ class LLM:
     def memory(self, num_tokens: int = 0) -> Memory:
         """What holds the memory now; `num_tokens` are those of one request in the KV store."""
         check_integer("num_tokens", num_tokens, 0)
-        held = self._loaded.executor.memory()
+        return self._memory(self._loaded.executor.memory(), num_tokens)
+
+    def _memory(self, held: Held, num_tokens: int) -> Memory:
         return Memory(
             weights_bytes=held.weights_bytes,
             scratch_bytes=held.scratch_bytes,
@@ -354,9 +357,10 @@ class LLM:
     def _report(self, request: Request, timeline: Timeline, steps: StepTimes) -> Report:
         num_prompt_tokens = len(request.prompt_token_ids)
         num_stored = num_prompt_tokens + max(0, len(timeline.token_at_s) - 1)
-        return build_report(
-            self._loaded.times, self.memory(num_stored), num_prompt_tokens, timeline, steps
-        )
+        if self._held is None:  # each weight is asked, which takes longer than a short answer may
+            self._held = self._loaded.executor.memory()
+        memory = self._memory(self._held, num_stored)
+        return build_report(self._loaded.times, memory, num_prompt_tokens, timeline, steps)
 
 
 def _close_all(
