@@ -20,14 +20,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.record import commit, cpu  # noqa: E402
+from bench.record import cpu, head  # noqa: E402
 from bench.rivals.engines import HERE, VERSIONS  # noqa: E402
 
 LINES = ROOT / "bench" / "results" / "agreement.jsonl"
@@ -59,9 +58,7 @@ def compared(
     """Raises ValueError where the two did not score as many tokens."""
     reference = theirs(rivals, model, text, window, windows)
     line: dict[str, Any] = {
-        "bench": "agreement",
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        **head("agreement"),
         "cpu": cpu(),
         "model": model.name,
         "version": VERSIONS["llama-cpp-python"],

@@ -20,13 +20,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.book_forms import Lines, NotMeasured, missing
 from bench.book_tables import LABS, SENTENCES, TABLES
-from bench.record import commit, cpu
+from bench.record import cpu, head
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "docs" / "book"
@@ -224,10 +223,8 @@ TIMED = ("stages", "load", "formats", "rules", "profile", "compare")  # where th
 def measure(model: str, names: Sequence[str]) -> None:
     for name in names or MEASURES:
         line = {
-            "bench": "book",
+            **head("book"),
             "name": name,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
             **({"cpu": cpu(), "load": round(os.getloadavg()[0], 1)} if name in TIMED else {}),
             "model": Path(model).name,
             "found": MEASURES[name](model),

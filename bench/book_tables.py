@@ -172,7 +172,8 @@ def judge(lines: Lines, language: str) -> str:
         "weights | right endings, % | perplexity of a word | bits of a byte",
         "权重 | 结尾选对，% | 每词困惑度 | 每字节位数",
     )
-    found = {line["weights"]: line for line in lines.others["judge"]}
+    judged = lines.others["judge"]
+    found = {line["weights"]: line for line in judged if line["model"] == judged[-1]["model"]}
     rows = [
         (
             words(language, "floats", "浮点") if name == "none" else name,

@@ -40,14 +40,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.record import commit, cpu  # noqa: E402
+from bench.record import cpu, head  # noqa: E402
 from bench.rivals.engines import ENGINES, OURS, Engine  # noqa: E402
 
 UNITS = {
@@ -318,21 +317,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "compare.jsonl")
     given = parser.parse_args(arguments)
     source = resolve(given.model, read_environment()).path
-    head = {
-        "bench": "rivals",
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "cpu": cpu(),
-        "model": source.name,
-        "threads": given.threads,
-    }
+    made = {**head("rivals"), "cpu": cpu(), "model": source.name, "threads": given.threads}
     settings = Settings(given.rivals.resolve(), source, given.threads, given.repeats)
     contest = Contest(chosen(given.engines), settings)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("a", encoding="utf-8") as file:
 
         def keep(line: Mapping[str, Any]) -> None:
-            text = json.dumps({**head, **line}, ensure_ascii=False)
+            text = json.dumps({**made, **line}, ensure_ascii=False)
             print(text, flush=True)
             file.write(text + "\n")
             file.flush()

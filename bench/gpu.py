@@ -24,12 +24,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from bench.record import head  # noqa: E402
 
 REPEATS = 20
 NEEDED = ("numpy", "torch", "triton")
@@ -45,9 +46,7 @@ class Run:
         self.device = "cpu" if self.smoke else "cuda"
         self.ends_s = time.monotonic() + 60 * options.minutes
         self.found: dict[str, Any] = {
-            "bench": "gpu",
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": _said("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"),
+            **head("gpu"),
             "smoke": self.smoke,
             "left_out": [],
         }
@@ -381,15 +380,6 @@ def wait(run: Run) -> None:
         import torch
 
         torch.cuda.synchronize()
-
-
-def _said(*command: str) -> str | None:
-    """What a program prints; None where it is not there, or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

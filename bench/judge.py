@@ -29,7 +29,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -37,7 +36,7 @@ from urllib.request import urlopen
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.record import commit, cpu  # noqa: E402
+from bench.record import cpu, head  # noqa: E402
 
 LINES = ROOT / "bench" / "results" / "judge.jsonl"
 FORMATS = ("none", "int8", "int4")
@@ -198,9 +197,7 @@ def main(arguments: Sequence[str]) -> int:
                 tokenizer=given.tokenizer,
             )
         line = {
-            "bench": "judge",
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
+            **head("judge"),
             "cpu": cpu(),
             "model": given.name,
             "weights": quantization if model == given.model else model.name,

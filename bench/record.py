@@ -40,19 +40,12 @@ def main(arguments: Sequence[str]) -> int:
     if done.returncode != 0:
         print(done.stdout, end="")
         return done.returncode
-    head = {
-        "bench": name,
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "cpu": cpu(),
-        "model": Path(model).name,
-        "options": options,
-    }
+    made = {**head(name), "cpu": cpu(), "model": Path(model).name, "options": options}
     folder = ROOT / "bench" / "results"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
         for value in results(json.loads(done.stdout)):
-            line = json.dumps(head | value, ensure_ascii=False)
+            line = json.dumps(made | value, ensure_ascii=False)
             print(line)
             file.write(line + "\n")
     return 0
@@ -63,14 +56,19 @@ def results(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from found.get("outcomes", [found])
 
 
-def commit() -> str:
-    """The commit, with a mark if the tree differs from it."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+def head(bench: str) -> dict[str, Any]:
+    """How every kept line begins: what measured it, when, and at which commit."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"bench": bench, "at": now, "commit": _commit()}
+
+
+def _commit() -> str:
+    """With a mark if the tree differs from it."""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return "none"
     return done.stdout.strip() or "none"
 
 
