@@ -97,7 +97,7 @@ def test_no_knee_file(tmp_path: Path, content: str) -> None:
     file.write_text(content, encoding="utf-8")
     with pytest.raises(InvalidRequest, match=r"knee\.json"):
         read_curve(file)
-    with pytest.raises(InvalidRequest, match="cannot be read"):
+    with pytest.raises(InvalidRequest, match="cannot be opened"):
         read_curve(tmp_path / "none")
 
 

@@ -24,10 +24,10 @@ from firsthand.cli.options import AsJson
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.cli.serve import read, typed
 from firsthand.cluster.autoscaling.limits import Limits, read_limits
+from firsthand.cluster.rotation import Routing
 from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
 
-ROUTINGS = ("least-loaded", "round-robin", "latency", "prefix")
 MAX_REPLICAS = 1024
 DRAIN_SPARE_S = 10.0
 
@@ -98,7 +98,7 @@ OWN = (
                 help="Who answers next: least-loaded, round-robin, latency or prefix.",
             ),
         ],
-        default=ROUTINGS[0],
+        default=Routing.LEAST_LOADED.value,
     ),
 )
 
@@ -120,7 +120,7 @@ def serve(
     with reported(), typed():
         if local == (address is not None):
             raise InvalidRequest("address", "give it, or --local: one of both")
-        check_choice("routing", routing, ROUTINGS)
+        check_choice("routing", routing, tuple(Routing))
         limits = scaled_by(scaling, min_replicas, max_replicas)
         if limits is not None and replicas is not None:
             raise InvalidRequest("replicas", "is a number that stays; a load changes the others")
@@ -137,7 +137,6 @@ def serve(
         ) as begun:
             from firsthand.cluster.closed import VARIABLES
             from firsthand.cluster.deployment import Place
-            from firsthand.cluster.rotation import Routing
             from firsthand.cluster.scaling import autoscaling_config
             from firsthand.cluster.serving import serve as serve_there
             from firsthand.cluster.serving import shared

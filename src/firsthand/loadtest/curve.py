@@ -9,7 +9,6 @@ Standard library only, and low among the layers: alerts and scaling take their l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import pairwise
@@ -17,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.checks import check_choice, check_number, shown
-from firsthand.errors import InvalidRequest
+from firsthand.errors import CheckpointError, InvalidRequest
+from firsthand.files import parse_json_object, read_whole
 from firsthand.values import dataclass
 
 VERSION = 1
 MAX_FILE_BYTES = 4 << 20
 MAX_STEPS = 1000
+MAX_ITEMS = 32 * MAX_STEPS  # of JSON: a step has 17
 MAX_VALUE = 1e12
 KINDS = RAMP, FIT, AGAIN, BURSTS = "ramp", "fit", "again", "bursts"
 
@@ -153,16 +154,10 @@ def _measured(
 def read_curve(path: Path) -> Curve:
     """A file of `bench knee`. Raises InvalidRequest, naming the file and the field."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise InvalidRequest(str(path), f"is longer than {MAX_FILE_BYTES} bytes")
-        value = json.loads(content)
-    except OSError as error:
-        raise InvalidRequest(str(path), f"cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise InvalidRequest(str(path), "is no JSON") from None
-    if not isinstance(value, dict) or value.get("version") != VERSION:
+        value = parse_json_object(read_whole(path, MAX_FILE_BYTES), str(path), MAX_ITEMS)
+    except CheckpointError as error:
+        raise InvalidRequest(str(path), error.message) from None
+    if value.get("version") != VERSION:
         raise InvalidRequest(str(path), f"is no knee file of version {VERSION}")
     if value.get("knee", "") is None:
         why = f"has steps, but none was a knee: {shown(value.get('why'))}"
