@@ -32,7 +32,7 @@ MAX_BLOCK_SIZE = 1024
 MAX_ADAPTERS = 64
 MAX_ADAPTER_NAME = 256
 Attention = Literal["formula", "tiled", "fast"]
-Load = Literal["whole", "shards"]
+LoadWay = Literal["whole", "shards"]
 
 
 # What counts as not given, and which executors take it.
@@ -78,7 +78,7 @@ class LoadKeywords(TypedDict, total=False):
     disabled_rules: Sequence[str]
     attention: Attention | None
     pack_cache: bool
-    load: Load
+    load: LoadWay
     compile: bool
     compile_buckets: Sequence[int] | None
     deterministic: bool
@@ -139,7 +139,7 @@ class LoadOptions:
     disabled_rules: Sequence[str] = ()
     attention: Attention | None = None
     pack_cache: bool = True
-    load: Load = "whole"
+    load: LoadWay = "whole"
     compile: bool = False
     compile_buckets: Sequence[int] | None = None
     deterministic: bool = False
@@ -149,7 +149,7 @@ class LoadOptions:
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, get_args(ExecutorName))
         check_choice("quantization", self.quantization, get_args(Quantization))
-        check_choice("load", self.load, get_args(Load))
+        check_choice("load", self.load, get_args(LoadWay))
         check_choice("kv_dtype", self.kv_dtype, get_args(KVType))
         check_choice("kv_layout", self.kv_layout, get_args(KVLayout))
         check_choice("kv_store", self.kv_store, get_args(KVStoreName))
