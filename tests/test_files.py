@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from firsthand.errors import CheckpointError
-from firsthand.files import open_regular, parse_json_object, path_inside, read_start, read_whole
+from firsthand.files import (
+    MAX_DOTTED,
+    open_regular,
+    parse_json_object,
+    path_inside,
+    read_start,
+    read_whole,
+    strict_toml,
+)
 
 
 def test_a_whole_file_and_its_limit(tmp_path: Path) -> None:
@@ -100,3 +108,26 @@ def test_json_is_strict(name: str) -> None:
 def test_json_that_passes() -> None:
     content = '{"a": [1, 2.5, "é\\u0041", null, true], "b": {}}'.encode()
     assert parse_json_object(content, "a.json", 8) == {"a": [1, 2.5, "éA", None, True], "b": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "9" * 5000, "4300 digits"),
+        ("a = " + "[" * 3000, "nested too deep"),
+        ("a = " + "{x=" * 3000, "nested too deep"),
+        ("a." * MAX_DOTTED + "b = 1", "a key has over"),
+        ('"a b" . ' * MAX_DOTTED + "b = 1", "a key has over"),
+        ("x = {" + "a." * MAX_DOTTED + "b = 1}", "a key has over"),
+        ("[" + "a." * MAX_DOTTED + "b]", "a key has over"),
+        ("a = 1\na = 2", "Cannot overwrite"),
+    ],
+)
+def test_toml_that_would_take_the_stack_or_the_memory_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        strict_toml(text)
+
+
+def test_toml_of_long_words_and_many_sentences_is_read() -> None:
+    prose = "It was so. Then it was not ... " * 100
+    assert strict_toml(f"a.b = '{prose}'\nc = '{'x' * 500_000}'")["a"] == {"b": prose}

@@ -1,4 +1,4 @@
-"""Untrusted files: opened only if regular, inside their folder, bounded; JSON only if strict.
+"""Untrusted files: opened only if regular, inside their folder, bounded; JSON and TOML if strict.
 
 Owns: how a small file that came with a model, or that an option names, is opened, read whole and
 parsed.
@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +22,12 @@ from firsthand.errors import CheckpointError, InvalidRequest
 
 MAX_FILE_NAME_BYTES = 255
 MAX_TEXT_BYTES = 64 << 20
+MAX_DOTTED = 32  # parts of a key: tomllib keeps each beginning of it, 40 GB for a key of 200 KB
+_DOTTED = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){"""
+    f"{MAX_DOTTED}}}",
+    re.ASCII,
+)
 
 
 def sync(path: Path) -> None:
@@ -69,10 +77,10 @@ def read_whole(path: Path, limit_bytes: int) -> bytes:
     return content
 
 
-def read_text(path: Path, field: str) -> str:
+def read_text(path: Path, field: str, limit_bytes: int = MAX_TEXT_BYTES) -> str:
     """The text file that an option names, whole. Raises InvalidRequest of `field`."""
     try:
-        return read_whole(path, MAX_TEXT_BYTES).decode("utf-8")
+        return read_whole(path, limit_bytes).decode("utf-8")
     except CheckpointError as error:
         raise InvalidRequest(field, str(error)) from None
     except UnicodeDecodeError as error:
@@ -144,6 +152,17 @@ def strict_json(text: str, parse_int: Callable[[str], int] | None = None) -> Any
     if "\\u" in text:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     return value
+
+
+def strict_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text, whose length the caller bounds. Raises ValueError, which says what
+    is wrong: one that tomllib would run out of memory or stack with is refused, too."""
+    if _DOTTED.search(text):
+        raise ValueError(f"a key has over {MAX_DOTTED} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

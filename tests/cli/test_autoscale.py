@@ -68,4 +68,9 @@ def test_limits_of_a_file_hold_and_what_is_wrong_is_named(
     found = json.loads(ask("--from", knee, "--limits", str(file), "--load", "step", "--json"))
     assert found["ours"]["most_replicas"] == 3
     assert "must be one of day" in ask("--from", knee, "--load", "night", code=2)
-    assert "has its own rate" in ask("--from", knee, "--trace", knee, "--qps", "3", code=2)
+    assert "has its own" in ask("--from", knee, "--trace", knee, "--qps", "3", code=2)
+    assert "has its own" in ask("--from", knee, "--trace", knee, "--load", "day", code=2)
+    assert "error: trace: " in ask("--from", knee, "--trace", knee, code=2)
+    assert "max_replicas" in ask("--from", knee, "--max-replicas", "0", code=2)
+    for seconds in ("nan", "inf", "-1"):
+        assert "start_s" in ask("--from", knee, "--start-s", seconds, code=2)

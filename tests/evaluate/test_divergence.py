@@ -137,11 +137,15 @@ def test_pairs_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "pairs"
     path.write_text('{"prompt": "a", "reference": "b"}\n\n{"answer": "c", "reference": "d"}\n')
     assert read_pairs(path) == [Pair("b", prompt="a"), Pair("d", answer="c")]
+    path.write_text('{"answer": "a\u2028b", "reference": "c"}\n')
+    assert read_pairs(path) == [Pair("c", answer="a\u2028b")], "an end of a line in Unicode alone"
     for line, message in (
         ("[]", "line 1: must be an object"),
         ('{"prompt": 1, "reference": "b"}', "an object of texts"),
         ('{"reference": "b"}', "and `prompt` or `answer`"),
         ("{", "line 1: "),
+        ("[" * 100_000, "nested too deep"),
+        ('{"answer": "a", "answer": "b", "reference": "c"}', "twice"),
         ("", "holds none"),
     ):
         path.write_text(line)

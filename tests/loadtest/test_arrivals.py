@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import statistics
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from firsthand.errors import InvalidRequest
 from firsthand.loadtest.arrivals import (
     CONSTANT,
     Lengths,
+    custom_requests,
     prompt_of,
     ramped_times,
+    random_requests,
     read_prompts,
     read_trace,
     times_at,
@@ -92,11 +96,19 @@ def test_traces_of_both_forms_are_read(tmp_path: Path) -> None:
         ("t.jsonl", "[" * 100_000),
         ("t.jsonl", '{"timestamp": true}'),
         ("t.jsonl", '{"timestamp": NaN}'),
+        ("t.jsonl", '{"timestamp": 1' + "0" * 400 + "}"),
+        ("t.jsonl", '{"timestamp": 1764547200000000}'),
+        ("t.jsonl", '{"timestamp": 1, "timestamp": 2}'),
+        ("t.jsonl", '{"timestamp": 1, "prompt": 3}'),
+        ("t.jsonl", '{"timestamp": 1, "prompt": ""}'),
+        ("t.jsonl", '{"timestamp": 1}\n{"timestamp": 700000001}'),
+        ("t.jsonl", '{"timestamp": 1, "input_length": 1048576}\n' * 200),
         ("t.jsonl", '{"timestamp": 1, "input_length": 0}'),
         ("t.jsonl", '{"timestamp": 1, "output_length": 1e9}'),
         ("t.csv", "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,1\n"),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,1,2\n"),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,-2\n"),
+        ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "9" * 200_000 + ",1,2\n"),
     ],
 )
 def test_a_bad_trace_is_refused_by_name(tmp_path: Path, name: str, content: str) -> None:
@@ -104,6 +116,56 @@ def test_a_bad_trace_is_refused_by_name(tmp_path: Path, name: str, content: str)
     file.write_text(content, encoding="utf-8")
     with pytest.raises(InvalidRequest, match="dataset_path"):
         read_trace(file, LENGTHS, random.Random(1))
+
+
+def test_a_trace_is_cut_before_its_prompts_are_made(tmp_path: Path) -> None:
+    """Of a file whose prompts would not fit into memory two requests are wanted."""
+    file = tmp_path / "t.jsonl"
+    row = '{"timestamp": 1, "input_length": %d}\n'
+    file.write_text(row % 2 * 2 + row % (1 << 20) * 200, encoding="utf-8")
+    found = read_trace(file, LENGTHS, random.Random(1), 2)
+    assert [len(one.prompt.split()) for one in found] == [2, 2]
+
+
+def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
+    """Not where Unicode, too, sees an end."""
+    file = tmp_path / "prompts.jsonl"
+    text = "a\u2028b\x85c\u2029d"
+    file.write_bytes(json.dumps({"prompt": text}, ensure_ascii=False).encode() + b"\r\n")
+    assert read_prompts(file, 4) == [(text, 4)]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequest, match="not a regular file"):
+        read_prompts(tmp_path / "pipe", 4)
+
+
+def test_times_without_a_zone_are_as_far_apart_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Berlin an hour was left out between these two."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        file = tmp_path / "t.csv"
+        rows = ("2024-03-31 01:59:59,1,2", "2024-03-31 03:00:00,1,2")
+        file.write_text("\n".join(("TIMESTAMP,ContextTokens,GeneratedTokens", *rows)))
+        assert read_trace(file, LENGTHS, random.Random(1))[1].at_s == 3601
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_load_that_would_not_end_or_not_fit_is_refused() -> None:
+    draw = random.Random(1)
+    for rate in (5e-324, 1e-6):
+        for burstiness in (1.0, CONSTANT):
+            with pytest.raises(InvalidRequest, match="request_rate: the load would last"):
+                times_at(rate, 2, burstiness, draw)
+        with pytest.raises(InvalidRequest, match="ramp_up_start_rps"):
+            ramped_times(rate, 1, 3, is_linear=False)
+    with pytest.raises(InvalidRequest, match="random_input_len"):
+        random_requests([0.0] * 1000, Lengths(1 << 20, 1), draw)
+    with pytest.raises(InvalidRequest, match="num_prompts"):
+        custom_requests([0.0] * 1100, [("x" * 1_000_000, 1)])
 
 
 def test_bad_prompts_are_refused(tmp_path: Path) -> None:

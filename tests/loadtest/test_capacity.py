@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from firsthand.errors import InvalidRequest
-from firsthand.loadtest.capacity import Plan, Wanted, plan, replica_of_curve, replica_of_rate
+from firsthand.loadtest.capacity import (
+    LEAST,
+    MOST,
+    Plan,
+    Wanted,
+    plan,
+    replica_of_curve,
+    replica_of_rate,
+)
 from tests.loadtest.test_curve import curve
 
 
@@ -90,7 +100,9 @@ def test_a_limit_of_the_first_token_lowers_it_or_is_refused() -> None:
         ({"redundancy": 0.9}, "redundancy"),
         ({"qps": 0}, "qps"),
         ({"qps": float("nan")}, "qps"),
+        ({"qps": 1e-300}, "qps"),
         ({"tokens": -1}, "tokens"),
+        ({"tokens": 1e-300}, "tokens"),
         ({"cost_per_hour": 0}, "cost_per_hour"),
     ],
 )
@@ -98,3 +110,13 @@ def test_a_bad_value_is_named(given: dict[str, float], field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         Wanted(**({"qps": 10} | given))  # type: ignore[arg-type]
     assert refused.value.field == field
+
+
+def test_the_least_and_the_most_are_still_finite() -> None:
+    """Each bound of one figure with each of the others: a quotient that ends in 0 or infinity would
+    be a fault of ours."""
+    for rate, tokens, qps, more in product((LEAST, MOST), (LEAST, MOST), (LEAST, MOST), (1, 1e6)):
+        found = planned(rate, Wanted(qps, tokens, peak=more, redundancy=more, cost_per_hour=MOST))
+        json.dumps(found.to_dict(), allow_nan=False)
+    with pytest.raises(InvalidRequest, match="tokens_per_second"):
+        replica_of_rate(1e-320, Wanted(10, 1e9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def test_between_rates_and_beyond_them() -> None:
         ({"knee": {"rate": 1}}, "knee"),
         ({"knee": {"rate": 1, "low": 2, "high": 3}}, "rate"),
         ({"knee": {"rate": -1, "low": -2, "high": 3}}, "low"),
+        ({"knee": {"rate": 1e-300, "low": 1e-300, "high": 3}}, "low"),
+        ({"knee": {"rate": 9, "low": 8, "high": 1e9}}, "within the rates"),
         ({"steps": 7}, "steps"),
         ({"steps": []}, "steps"),
         ({"steps": [{"rate": 1}]}, "steps"),
@@ -91,7 +94,13 @@ def test_a_damaged_file_is_refused_by_name(
         read_curve(file)
 
 
-@pytest.mark.parametrize("content", ["", "[", "[1]", "[" * 100_000, '{"version": 1e999}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[", "[1]", "[" * 100_000, '{"version": 1e999}', '{"version": 2, "version": 1}'),
+        '{"version": NaN}',
+    ],
+)
 def test_no_knee_file(tmp_path: Path, content: str) -> None:
     file = tmp_path / "knee.json"
     file.write_text(content, encoding="utf-8")
@@ -99,6 +108,9 @@ def test_no_knee_file(tmp_path: Path, content: str) -> None:
         read_curve(file)
     with pytest.raises(InvalidRequest, match="cannot be opened"):
         read_curve(tmp_path / "none")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequest, match="not a regular file"):
+        read_curve(tmp_path / "pipe")
 
 
 def test_s68_the_knee_sets_the_limits_of_the_alerts(tmp_path: Path) -> None:

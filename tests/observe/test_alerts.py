@@ -171,6 +171,8 @@ def test_a_file_sets_limits_and_slips_are_named(tmp_path: Path) -> None:
         ('log-events = ["everything"]', "none of"),
         ("job = 1", "must be a text"),
         ("job = ", "no TOML"),
+        ("ttft-p99 = " + "9" * 5000, "no TOML"),
+        ("ttft-p99 = 3\nttft_p99 = 4", "is given twice"),
     ):
         with pytest.raises(InvalidRequest, match=re.escape(named)):
             read(text)

@@ -97,6 +97,7 @@ def test_a_file_of_tables(tmp_path: Path) -> None:
         ("k.toml", "key = 3", "table"),
         ("k.toml", "x = 3", "tables only"),
         ("k.toml", "not toml", "no TOML"),
+        ("k.toml", "a = " + "[" * 5000, "no TOML"),
     ],
 )
 def test_a_bad_file_is_refused_and_no_key_is_shown(

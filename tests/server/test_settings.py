@@ -158,6 +158,7 @@ def test_a_bad_value_is_named(flags: dict[str, str], says: str) -> None:
         ("max-num-seqs = 1\nmax_num_seqs = 2", "twice"),
         ("[server]\nport = 1", "no such setting"),
         ("port = ", "no TOML"),
+        ("port = " + "9" * 5000, "no TOML"),
         ("shed = 1", "true or false"),
     ],
 )

@@ -26,9 +26,9 @@ def autoscale(
         typer.Option(metavar="FILE", help="A recorded load; default: none, but --load."),
     ] = None,
     load: Annotated[
-        str,
-        typer.Option(help="day, burst, step, sawtooth, wave or constant, drawn; without --trace."),
-    ] = "day",
+        str | None,
+        typer.Option(help="day, burst, step, sawtooth, wave or constant, drawn; default: day."),
+    ] = None,
     qps: Annotated[
         float | None,
         typer.Option(help="The highest rate of --load; default: 4 replicas' worth."),
@@ -49,34 +49,29 @@ def autoscale(
 ) -> None:
     """Play a load to the autoscaling policy: when it adds and removes, and whether it flaps."""
     with reported(as_json):
-        from dataclasses import asdict, replace
+        from dataclasses import asdict
 
+        from firsthand.checks import check_number
         from firsthand.cluster.autoscaling import simulator
-        from firsthand.cluster.autoscaling.limits import Limits, limits_at, read_limits
-        from firsthand.cluster.autoscaling.loads import drawn, recorded
-        from firsthand.loadtest.arrivals import Lengths, read_sizes
+        from firsthand.cluster.autoscaling.limits import MAX_S
+        from firsthand.cluster.autoscaling.loads import drawn
         from firsthand.loadtest.curve import read_curve
         from firsthand.measure.ablation_plot import check_plot
 
         if plot_out is not None:
             check_plot(plot_out)
+        check_number("start_s", start_s, 0, MAX_S)
+        for name, given in (("load", load), ("qps", qps)):
+            if trace is not None and given is not None:
+                raise InvalidRequest(name, "is of a load that is drawn; a trace has its own")
         curve = read_curve(from_file)
         service = simulator.service_of(curve, start_s)
-        if limits is None:
-            chosen = Limits(max_replicas=max_replicas or 8, **limits_at(curve))
-        else:
-            chosen = read_limits(limits)
-            if max_replicas is not None:
-                chosen = replace(chosen, max_replicas=max_replicas)
+        chosen = _limits(limits, max_replicas, curve)
         if trace is None:
-            arrivals = drawn(load, 4 * service.rate if qps is None else qps, TICK_S, seed)
-        elif qps is not None:
-            raise InvalidRequest("qps", "goes with --load; a trace has its own rate")
+            peak = 4 * service.rate if qps is None else qps
+            arrivals = drawn(load or "day", peak, TICK_S, seed)
         else:
-            sizes = read_sizes(trace, Lengths(output_tokens=max(1, round(curve.output_tokens))))
-            arrivals = recorded(
-                ((one.at_s, one.output_tokens / curve.output_tokens) for one in sizes), TICK_S
-            )
+            arrivals = _recorded(trace, curve.output_tokens)
         found = simulator.compared(arrivals, service, chosen, TICK_S)
         if plot_out is not None:
             from firsthand.cluster.scaling_plot import write_plot
@@ -88,6 +83,26 @@ def autoscale(
             print_json({"limits": asdict(chosen), "changes": moments, **said})
         else:
             _print(found["ours"].changes, said)
+
+
+def _limits(file: Path | None, max_replicas: int | None, curve: Any) -> Any:
+    from dataclasses import replace
+
+    from firsthand.cluster.autoscaling.limits import Limits, limits_at, read_limits
+
+    chosen = Limits(max_replicas=8, **limits_at(curve)) if file is None else read_limits(file)
+    return chosen if max_replicas is None else replace(chosen, max_replicas=max_replicas)
+
+
+def _recorded(trace: Path, mean_tokens: float) -> list[float]:
+    from firsthand.cluster.autoscaling.loads import recorded
+    from firsthand.loadtest.arrivals import Lengths, read_sizes
+
+    try:
+        sizes = read_sizes(trace, Lengths(output_tokens=max(1, round(mean_tokens))))
+    except InvalidRequest as error:
+        raise InvalidRequest("trace", error.message) from None
+    return recorded(((one.at_s, one.output_tokens / mean_tokens) for one in sizes), TICK_S)
 
 
 def _print(changes: list[tuple[Any, int]], said: dict[str, dict[str, Any]]) -> None:

@@ -240,16 +240,12 @@ def _arrivals(load: Load, rate: Rate) -> list[Any]:
     draw = random.Random(load.seed)
     lengths = arriving.Lengths(load.random_input_len, load.random_output_len)
     if rate.dataset_name == "trace" and rate.dataset_path is not None:
-        return arriving.read_trace(rate.dataset_path, lengths, draw)[: rate.num_prompts]
+        return arriving.read_trace(rate.dataset_path, lengths, draw, rate.num_prompts)
     times = _times(rate, draw)
     if rate.dataset_path is None:
         return arriving.random_requests(times, lengths, draw)
     prompts = arriving.read_prompts(rate.dataset_path, lengths.output_tokens)
-    return [
-        arriving.Arrival(at_s, num_tokens, prompt)
-        for index, at_s in enumerate(times)
-        for prompt, num_tokens in (prompts[index % len(prompts)],)
-    ]
+    return arriving.custom_requests(times, prompts)
 
 
 def _times(rate: Rate, draw: random.Random) -> list[float]:

@@ -7,7 +7,6 @@ Read next: `release/store.py`, `release/switching.py`, `release/drill.py`.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,9 @@ import typer
 from firsthand.cli import options
 from firsthand.cli.output import CHECK_FAILED, in_bytes, print_json, print_table, reported, say
 from firsthand.errors import InvalidRequest
+from firsthand.files import read_text, strict_toml
 
+MAX_CONFIG_BYTES = 1 << 20
 OUTSIDE = ("lora_modules", "chat_template")  # files that are no part of the model
 StoreFolder = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the releases.")]
 Undrilled = Annotated[
@@ -258,8 +259,8 @@ def _configuration(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = strict_toml(read_text(path, "config", MAX_CONFIG_BYTES))
+    except ValueError as error:
         raise InvalidRequest("config", f"{path}: {error}") from None
     for name in found:
         if name.replace("-", "_") in OUTSIDE:

@@ -25,7 +25,6 @@ Read next: `running.py`, which does it.
 from __future__ import annotations
 
 import os
-import tomllib
 from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -35,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from firsthand.data.contract import Contract, contract_hash, find_contract
 from firsthand.data.transforms import Transform, make_transform
 from firsthand.errors import InvalidRequest, SourceRefused
+from firsthand.files import strict_toml
 
 MAX_JOB_BYTES = 1024 * 1024
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -219,7 +219,7 @@ def read_job(path: Path) -> Job:
     if len(content) > MAX_JOB_BYTES:
         raise SourceRefused(str(path), f"is over {MAX_JOB_BYTES} bytes")
     try:
-        table = tomllib.loads(content.decode("utf-8"))
+        table = strict_toml(content.decode("utf-8"))
     except ValueError as error:
         raise InvalidRequest(path.name, f"is no TOML: {error}") from error
     return job_of(table, path.absolute().parent)

@@ -8,13 +8,12 @@ Read next: `text_scores.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from firsthand.errors import InvalidRequest
-from firsthand.files import read_text
+from firsthand.files import read_text, strict_json
 from firsthand.values import dataclass
 
 T = TypeVar("T")
@@ -49,11 +48,11 @@ def read_questions(path: Path) -> list[Question]:
 
 def _read(path: Path, field: str, made: Callable[[dict[str, str]], T]) -> list[T]:
     found = []
-    for number, line in enumerate(read_text(path, field).splitlines(), 1):
+    for number, line in enumerate(read_text(path, field).split("\n"), 1):
         if not line.strip():
             continue
         try:
-            entry: Any = json.loads(line)
+            entry: Any = strict_json(line)
             if not isinstance(entry, dict) or not all(isinstance(v, str) for v in entry.values()):
                 raise ValueError("must be an object of texts")
             found.append(made(entry))

@@ -13,25 +13,30 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from firsthand.checks import check_integer, check_number, is_integer, shown
 from firsthand.errors import InvalidRequest
+from firsthand.files import read_text, strict_json
 from firsthand.values import dataclass
 
 CONSTANT = math.inf  # a burstiness
 MAX_RATE = 100_000.0
+FIELD = "dataset_path"
 MAX_ARRIVALS = 1_000_000
 MAX_TOKENS = 1 << 20
 MAX_TRACE_BYTES = 256 << 20
+MAX_TIMESTAMP_MS = 1e15  # beyond what milliseconds since 1970 are, and below what smaller units are
+MAX_LOAD_S = 7 * 86_400.0
+MAX_PROMPT_CHARS = 1 << 30  # of all requests together: they are made before the first one is sent
+WORD_CHARS = 6  # with its blank, about
 # fmt: off
 WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world",
@@ -89,6 +94,7 @@ def times_at(rate: float, num: int, burstiness: float, draw: random.Random) -> l
         check_number("burstiness", burstiness, 0, 1e6, low_open=True)
     if rate == math.inf:
         return [0.0] * num
+    _check_end("request_rate", num / rate)
     if burstiness == CONSTANT:
         return [index / rate for index in range(num)]
     gaps = [draw.gammavariate(burstiness, 1.0) for _ in range(num)]
@@ -107,6 +113,7 @@ def ramped_times(first_rate: float, last_rate: float, num: int, *, is_linear: bo
         step = (last_rate - first_rate) * share
         rate = first_rate + step if is_linear else first_rate * (last_rate / first_rate) ** share
         at_s += 1 / rate
+    _check_end("ramp_up_start_rps", times[-1])
     return times
 
 
@@ -117,34 +124,56 @@ def prompt_of(num_tokens: int, draw: random.Random) -> str:
 
 
 def random_requests(times: list[float], lengths: Lengths, draw: random.Random) -> list[Arrival]:
+    """Raises InvalidRequest where they are more than memory should hold."""
+    _check_size("random_input_len", len(times) * lengths.input_tokens * WORD_CHARS)
     return [
         Arrival(at_s, lengths.output_tokens, prompt_of(lengths.input_tokens, draw))
         for at_s in times
     ]
 
 
-def read_prompts(path: Path, output_tokens: int) -> list[tuple[str, int]]:
-    """From JSON lines of `prompt` and, if there is one, `output_tokens`. Raises InvalidRequest."""
-    found = []
-    for where, row in _json_rows(path, _text_of(path)):
-        prompt = row.get("prompt")
-        if not isinstance(prompt, str) or not prompt:
-            raise InvalidRequest("dataset_path", f"{where}: no prompt")
-        found.append((prompt, _count(where, row, "output_tokens", output_tokens)))
-    if not found:
-        raise InvalidRequest("dataset_path", f"{path} has no line")
+def custom_requests(times: list[float], prompts: Sequence[tuple[str, int]]) -> list[Arrival]:
+    """The prompts in turn. Raises InvalidRequest where they are more than memory should hold."""
+    found = [
+        Arrival(at_s, num_tokens, prompt)
+        for index, at_s in enumerate(times)
+        for prompt, num_tokens in (prompts[index % len(prompts)],)
+    ]
+    _check_size("num_prompts", sum(len(one.prompt) for one in found))
     return found
 
 
-def read_trace(path: Path, lengths: Lengths, draw: random.Random) -> list[Arrival]:
-    """A recorded load, its first request at 0. Raises InvalidRequest, naming the line."""
+def read_prompts(path: Path, output_tokens: int) -> list[tuple[str, int]]:
+    """From JSON lines of `prompt` and, if there is one, `output_tokens`. Raises InvalidRequest."""
+    found = []
+    for where, row in _json_rows(path, read_text(path, FIELD, MAX_TRACE_BYTES)):
+        prompt = row.get("prompt")
+        if not isinstance(prompt, str) or not prompt:
+            raise InvalidRequest(FIELD, f"{where}: no prompt")
+        found.append((prompt, _count(where, row, "output_tokens", output_tokens)))
+    if not found:
+        raise InvalidRequest(FIELD, f"{path} has no line")
+    return found
+
+
+def read_trace(
+    path: Path, lengths: Lengths, draw: random.Random, most: int = MAX_ARRIVALS
+) -> list[Arrival]:
+    """The first `most` of a recorded load, beginning at 0. Raises InvalidRequest, naming the line;
+    also where it lasts too long, or is more than memory should hold."""
+    sizes = read_sizes(path, lengths)[:most]
+    _check_end(FIELD, sizes[-1].at_s)
+    chars = (
+        one.input_tokens * WORD_CHARS if one.prompt is None else len(one.prompt) for one in sizes
+    )
+    _check_size(FIELD, sum(chars))
     return [
         Arrival(
             one.at_s,
             one.output_tokens,
             prompt_of(one.input_tokens, draw) if one.prompt is None else one.prompt,
         )
-        for one in read_sizes(path, lengths)
+        for one in sizes
     ]
 
 
@@ -152,78 +181,83 @@ def read_sizes(path: Path, lengths: Lengths) -> list[Sized]:
     """What a trace says. JSON lines of `timestamp` (ms), `input_length`, `output_length`, or
     `prompt` in place of a length; or CSV with TIMESTAMP, ContextTokens, GeneratedTokens. Raises
     InvalidRequest, naming the line."""
-    text = _text_of(path)
+    text = read_text(path, FIELD, MAX_TRACE_BYTES)
     rows = _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
     found = []
     for where, row in rows:
-        at_ms = row.get("timestamp")
-        if not (isinstance(at_ms, float) or is_integer(at_ms)) or not math.isfinite(at_ms):
-            raise InvalidRequest("dataset_path", f"{where}: timestamp is {shown(at_ms)}")
+        at_ms: Any = row.get("timestamp")
+        try:
+            check_number("timestamp", at_ms, -MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS)
+        except InvalidRequest as error:
+            raise InvalidRequest(FIELD, f"{where}: {error}, in milliseconds") from None
         prompt = row.get("prompt")
-        if not isinstance(prompt, str):
-            prompt = None
+        if prompt is not None and (not isinstance(prompt, str) or not prompt):
+            raise InvalidRequest(FIELD, f"{where}: prompt is {shown(prompt)}")
         input_tokens = 0
         if prompt is None:
             input_tokens = _count(where, row, "input_length", lengths.input_tokens)
         length = _count(where, row, "output_length", lengths.output_tokens)
         found.append(Sized(at_ms / 1e3, input_tokens, length, prompt))
     if not found:
-        raise InvalidRequest("dataset_path", f"{path} has no line")
+        raise InvalidRequest(FIELD, f"{path} has no line")
     found.sort(key=lambda one: one.at_s)
     begin_s = found[0].at_s
     return [replace(one, at_s=one.at_s - begin_s) for one in found]
 
 
-def _text_of(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_TRACE_BYTES + 1)
-        if len(content) > MAX_TRACE_BYTES:
-            raise InvalidRequest("dataset_path", f"{path} is longer than {MAX_TRACE_BYTES} bytes")
-        return content.decode("utf-8")
-    except OSError as error:
-        raise InvalidRequest("dataset_path", f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidRequest("dataset_path", f"{path} is no UTF-8") from None
+def _check_end(field: str, last_s: float) -> None:
+    if not last_s <= MAX_LOAD_S:  # nor is it a number of rates that are next to 0
+        message = f"the load would last {last_s:.3g} s; at most {MAX_LOAD_S:.0f}"
+        raise InvalidRequest(field, message)
+
+
+def _check_size(field: str, num_chars: int) -> None:
+    if num_chars > MAX_PROMPT_CHARS:
+        message = f"all prompts together would have {num_chars} characters; at most"
+        raise InvalidRequest(field, f"{message} {MAX_PROMPT_CHARS}")
 
 
 def _json_rows(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a prompt may hold other ends of lines
         where = f"{path}:{number}"
-        if number > MAX_ARRIVALS:
-            raise InvalidRequest("dataset_path", f"{path} has over {MAX_ARRIVALS} lines")
         if not line.strip():
             continue
+        if number > MAX_ARRIVALS:
+            raise InvalidRequest(FIELD, f"{path} has over {MAX_ARRIVALS} lines")
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
+            row = strict_json(line)
+        except ValueError as error:
+            raise InvalidRequest(FIELD, f"{where}: is no JSON: {str(error)[:200]}") from None
         if not isinstance(row, dict):
-            raise InvalidRequest("dataset_path", f"{where}: is no JSON object")
+            raise InvalidRequest(FIELD, f"{where}: is no JSON object")
         yield where, row
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
-        where = f"{path}:{number}"
-        if number > MAX_ARRIVALS:
-            raise InvalidRequest("dataset_path", f"{path} has over {MAX_ARRIVALS} lines")
-        try:
+    """A time without a zone is one of UTC: what lies between two of them is the same everywhere."""
+    rows = csv.DictReader(io.StringIO(text))
+    number = 1
+    try:
+        for number, row in enumerate(rows, 2):
+            if number > MAX_ARRIVALS:
+                raise InvalidRequest(FIELD, f"{path} has over {MAX_ARRIVALS} lines")
+            at = datetime.fromisoformat(row["TIMESTAMP"])
+            at = at if at.tzinfo else at.replace(tzinfo=UTC)
             yield (
-                where,
+                f"{path}:{number}",
                 {
-                    "timestamp": datetime.fromisoformat(row["TIMESTAMP"]).timestamp() * 1e3,
+                    "timestamp": at.timestamp() * 1e3,
                     "input_length": int(row["ContextTokens"]),
                     "output_length": int(row["GeneratedTokens"]),
                 },
             )
-        except (KeyError, TypeError, ValueError):
-            message = f"{where}: needs TIMESTAMP, ContextTokens, GeneratedTokens"
-            raise InvalidRequest("dataset_path", message) from None
+    except (KeyError, TypeError, ValueError, csv.Error):
+        message = f"{path}:{number}: needs TIMESTAMP, ContextTokens, GeneratedTokens"
+        raise InvalidRequest(FIELD, message) from None
 
 
 def _count(where: str, row: Mapping[str, Any], name: str, default: int) -> int:
     value = row.get(name, default)
     if not is_integer(value) or not 1 <= value <= MAX_TOKENS:
-        raise InvalidRequest("dataset_path", f"{where}: {name} is {shown(value)}")
+        raise InvalidRequest(FIELD, f"{where}: {name} is {shown(value)}")
     return value

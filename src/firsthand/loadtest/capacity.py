@@ -22,7 +22,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.loadtest.curve import BURSTS, Curve
 from firsthand.values import dataclass
 
-MOST = 1e9
+LEAST, MOST = 1e-6, 1e9  # of what is divided by
 USUAL_PEAK, USUAL_REDUNDANCY = "3 to 5", "1.5 to 2"
 FAMILIAR_QPS, CROWDED_QPS = 50, 100  # by rule of thumb one machine does; and no longer does
 ROUNDING = 1e-9  # of a share that was meant to be whole
@@ -42,8 +42,10 @@ class Wanted:
     cost_per_hour: float | None = None
 
     def __post_init__(self) -> None:
-        check_number("qps", self.qps, 0, MOST, low_open=True)
-        for name in ("tokens", "slo_ttft_ms", "cost_per_hour"):
+        check_number("qps", self.qps, LEAST, MOST)
+        if self.tokens is not None:
+            check_number("tokens", self.tokens, LEAST, MOST)
+        for name in ("slo_ttft_ms", "cost_per_hour"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), 0, MOST, low_open=True)
         if self.peak is not None:
@@ -93,7 +95,7 @@ class Plan:
 
 def replica_of_rate(tokens_per_second: float, wanted: Wanted) -> Replica:
     """From a known rate. Raises InvalidRequest."""
-    check_number("tokens_per_second", tokens_per_second, 0, MOST, low_open=True)
+    check_number("tokens_per_second", tokens_per_second, LEAST, MOST)
     if wanted.tokens is None:
         raise InvalidRequest("tokens", "is needed: how long an answer is")
     if wanted.slo_ttft_ms is not None:

@@ -24,7 +24,7 @@ VERSION = 1
 MAX_FILE_BYTES = 4 << 20
 MAX_STEPS = 1000
 MAX_ITEMS = 32 * MAX_STEPS  # of JSON: a step has 17
-MAX_VALUE = 1e12
+LEAST, MAX_VALUE = 1e-6, 1e12  # of rates and tokens, by which others are divided
 KINDS = RAMP, FIT, AGAIN, BURSTS = "ramp", "fit", "again", "bursts"
 
 
@@ -70,7 +70,7 @@ class Knee:
     high: float
 
     def __post_init__(self) -> None:
-        check_number("low", self.low, 0, MAX_VALUE, low_open=True)
+        check_number("low", self.low, LEAST, MAX_VALUE)
         check_number("rate", self.rate, self.low, MAX_VALUE)
         check_number("high", self.high, self.rate, MAX_VALUE)
 
@@ -175,7 +175,7 @@ def _curve_of(value: Mapping[str, Any]) -> Curve:
     if not isinstance(rows, list) or len(rows) > MAX_STEPS:
         raise InvalidRequest("steps", f"must be a list of at most {MAX_STEPS}")
     for name in ("input_tokens", "output_tokens"):
-        check_number(name, value.get(name), 0, MAX_VALUE, low_open=name == "output_tokens")
+        check_number(name, value.get(name), LEAST * (name == "output_tokens"), MAX_VALUE)
     knee = Knee(**_fields_of("knee", value.get("knee"), Knee))
     steps = tuple(Step(**_fields_of("steps", row, Step)) for row in rows)
     found = Curve(model, value["input_tokens"], value["output_tokens"], knee, steps)
@@ -183,6 +183,11 @@ def _curve_of(value: Mapping[str, Any]) -> Curve:
         rates = [one.rate for one in found.of(kind)]
         if len(rates) < 2 or len(set(rates)) != len(rates):
             raise InvalidRequest("steps", f"needs two or more different rates of kind {kind}")
+    least, most = found.of(FIT)[0].rate, found.of(FIT)[-1].rate
+    if not least <= knee.low <= knee.high <= most:
+        raise InvalidRequest(
+            "knee", f"must lie within the rates of kind {FIT}, {least:g} … {most:g}"
+        )
     return found
 
 

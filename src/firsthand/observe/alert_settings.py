@@ -12,7 +12,6 @@ the file does not set itself.
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 from firsthand.checks import check_number, is_integer, meant, shown
 from firsthand.errors import InvalidRequest
+from firsthand.files import read_text, strict_toml
 from firsthand.loadtest.curve import FIT, Curve, read_curve
 from firsthand.observe.entry import LATENCY_BUCKETS_S
 from firsthand.observe.labels import LOG_EVENTS
@@ -121,18 +121,13 @@ def read_alert_settings(file: Path | None) -> AlertSettings:
     if file is None:
         return AlertSettings()
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise InvalidRequest("--config", f"{file} is longer than {MAX_FILE_BYTES} bytes")
-        content = tomllib.loads(raw.decode("utf-8"))
-    except OSError as error:
-        raise InvalidRequest("--config", f"{file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        content = strict_toml(read_text(file, "--config", MAX_FILE_BYTES))
+    except ValueError as error:
         raise InvalidRequest("--config", f"{file} is no TOML: {error}") from None
     defaults = {one.name: one.default for one in fields(AlertSettings)}
     knee = content.pop(KNEE, None)
     found: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     if knee is not None:
         found |= limits_past(read_curve(file.parent / _as(f"{file}: {KNEE}", knee, "")))
     for key, given in content.items():
@@ -141,8 +136,10 @@ def read_alert_settings(file: Path | None) -> AlertSettings:
             hint = meant(name, defaults)
             text = f"no such setting{hint}; docs/observe.md lists them"
             raise InvalidRequest(f"{file}: {shown(key)}", text)
-        found[name] = _as(f"{file}: {key}", given, defaults[name])
-    return AlertSettings(**found)
+        if name in said:
+            raise InvalidRequest(f"{file}: {shown(key)}", "is given twice")
+        said[name] = _as(f"{file}: {key}", given, defaults[name])
+    return AlertSettings(**found | said)
 
 
 def limits_past(curve: Curve) -> dict[str, float]:

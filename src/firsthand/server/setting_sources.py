@@ -12,7 +12,6 @@ says, that before the default.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from firsthand.checks import meant, nearest, shown
 from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
+from firsthand.files import strict_toml
 from firsthand.server.configured import Configured
 from firsthand.server.profiles import PROFILES
 from firsthand.server.settings import PREFIX, SETTINGS, Setting, Settings
@@ -76,8 +76,8 @@ def read_file(file: Path | str) -> dict[str, Any]:
     if len(raw) > MAX_FILE_BYTES:
         raise InvalidRequest("--config", f"{file} is longer than {MAX_FILE_BYTES} bytes")
     try:
-        content = tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        content = strict_toml(raw.decode("utf-8"))
+    except ValueError as error:
         raise InvalidRequest("--config", f"{file} is no TOML: {error}") from None
     known = [setting.name for setting in SETTINGS]
     found: dict[str, Any] = {}

@@ -46,6 +46,9 @@ def test_a_file_names_a_knee_beside_it_and_says_more(tmp_path: Path) -> None:
         ("knee = 3", "knee"),
         ('knee = "none.json"', "none.json"),
         ("= 3", "is no TOML"),
+        ("max-replicas = " + "9" * 5000, "is no TOML"),
+        ("max-replicas = " + "[" * 5000, "is no TOML"),
+        ("max-replicas = 3\nmax_replicas = 4", "is given twice"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:

@@ -47,6 +47,8 @@ def test_what_is_left_out_follows() -> None:
 def test_a_text_is_json_or_refused() -> None:
     assert read_guess_config(None) is None
     assert read_guess_config('{"method": "ngram"}') == {"method": "ngram"}
+    with pytest.raises(InvalidRequest, match="an entry twice"):
+        guess_config({"prompt-lookup-min": 2, "prompt_lookup_min": 3})
     for text in ("{", "[]", '{"a": 1, "a": 2}', "[" * 100_000):
         with pytest.raises(InvalidRequest, match="speculative_config"):
             read_guess_config(text)

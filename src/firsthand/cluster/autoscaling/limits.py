@@ -7,19 +7,19 @@ Read next: `policy.py`.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from firsthand.checks import check_integer, check_number, meant, shown
 from firsthand.errors import InvalidRequest
-from firsthand.files import read_text
+from firsthand.files import read_text, strict_toml
 from firsthand.loadtest.curve import Curve, read_curve
 from firsthand.values import dataclass
 
 MAX_REPLICAS = 1000
 MAX_S = 86_400.0
+MAX_FILE_BYTES = 1 << 20
 KNEE = "knee"
 LEAST_COOLDOWNS = 5.0  # adding is cheap; who is taken away has work, and was started for a reason
 KNEE_SHARE = 0.8  # of what is under way at the knee: beyond that the next replica comes too late
@@ -93,10 +93,11 @@ def read_limits(file: Path) -> Limits:
     """From a TOML file of the fields' names; what it does not say is what the knee says that it
     names (`knee = "knee.json"`, beside it), then the default. Raises InvalidRequest."""
     try:
-        content = tomllib.loads(read_text(file, "scaling"))
-    except tomllib.TOMLDecodeError as error:
+        content = strict_toml(read_text(file, "scaling", MAX_FILE_BYTES))
+    except ValueError as error:
         raise InvalidRequest(str(file), f"is no TOML: {error}") from None
     found: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     knee = content.pop(KNEE, None)
     if knee is not None:
         if not isinstance(knee, str):
@@ -107,8 +108,10 @@ def read_limits(file: Path) -> Limits:
         name = key.replace("-", "_")
         if name not in names:
             raise InvalidRequest(f"{file}: {shown(key)}", f"no such limit{meant(name, names)}")
-        found[name] = value
+        if name in said:
+            raise InvalidRequest(f"{file}: {shown(key)}", "is given twice")
+        said[name] = value
     try:
-        return Limits(**found)
+        return Limits(**found | said)
     except InvalidRequest as error:
         raise InvalidRequest(f"{file}: {error.field}", error.message) from None

@@ -70,6 +70,8 @@ def guess_config(given: object) -> GuessConfig | None:
         name.replace("-", "_") if isinstance(name, str) else name: value
         for name, value in given.items()
     }
+    if len(entries) != len(given):
+        raise InvalidRequest(FIELD, "has an entry twice, with dashes and without")
     for name in entries:
         if name not in GuessConfig.__slots__:
             names = GuessConfig.__slots__

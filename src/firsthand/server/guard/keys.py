@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 
 from firsthand.checks import check_integer, shown
 from firsthand.errors import InvalidRequest
+from firsthand.files import strict_toml
 from firsthand.request import Priority
 from firsthand.server.guard.call import Caller, Quota
 from firsthand.values import dataclass
@@ -128,8 +128,8 @@ def _read(file: Path) -> str:
 
 def _tables(text: str) -> list[dict[str, Any]]:
     try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        content = strict_toml(text)
+    except ValueError as error:
         raise InvalidRequest("api_key_file", f"is no TOML: {error}") from None
     tables = content.pop("key", [])
     if content:
