@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import re
 import ssl
 from dataclasses import field
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from firsthand.errors import InvalidRequest
 from firsthand.values import dataclass
 
 CONNECT_S = 10.0
+_PLAIN = re.compile("[!-~]+")  # what a request line and a Host header may hold
 SILENCE_S = 600.0  # a long prompt is silent too, with servers that send no ping
 
 
@@ -58,11 +60,14 @@ def address_of(url: str, api_key: str | None = None) -> Address:
     """`url` with or without `/v1`. Raises InvalidRequest."""
     try:
         parts = urlsplit(url.strip().rstrip("/"))
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        usable = parts.scheme in ("http", "https") and parts.hostname
+        port = (443 if parts.scheme == "https" else 80) if parts.port is None else parts.port
+        is_bare = not (parts.query or parts.fragment or parts.username)
+        asked = str(parts.hostname or "").encode("idna").decode("ascii")  # as a resolver is asked
+        sent = _PLAIN.fullmatch(asked) and _PLAIN.fullmatch(parts.path or "/")
+        usable = parts.scheme in ("http", "https") and is_bare and sent and port
     except ValueError:
         usable = None
-    if not usable or parts.query or parts.fragment or parts.username:
+    if not usable:
         message = f"must be an address such as http://127.0.0.1:8000, not {shown(url)}"
         raise InvalidRequest("url", message)
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):

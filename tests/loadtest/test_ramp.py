@@ -64,6 +64,14 @@ def test_no_knee_within_the_rates_that_are_allowed() -> None:
     assert max(step.rate for step in found.steps) == 100
 
 
+def test_no_step_goes_beyond_the_rate_that_was_allowed() -> None:
+    """Nor the steps around what the server seems to be able to."""
+    server = Virtual(4, 0.1)
+    found = Climb(server.hold, server.clock, BUDGET_S, max_rate=52).run()
+    assert max(step.rate for step in found.steps) == 52
+    assert found.knee is not None and found.knee.low <= 40 * 1.05
+
+
 @pytest.mark.parametrize("slow_from_s", [10.0, 40.0, 80.0])
 def test_it_ends_in_time_where_the_machine_becomes_slower(slow_from_s: float) -> None:
     server = Virtual(4, 0.1, slow_from_s=slow_from_s)

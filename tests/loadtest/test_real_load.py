@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -16,8 +17,10 @@ from typer.testing import CliRunner
 
 from firsthand.addresses import address_of
 from firsthand.cli.main import build_app
+from firsthand.errors import EngineUnavailable
 from firsthand.loadtest.arrivals import Arrival
-from firsthand.loadtest.outcomes import Outcome
+from firsthand.loadtest.exchange import Answer, Connection, Pool
+from firsthand.loadtest.outcomes import Outcome, outcome_of
 from firsthand.loadtest.playing import CHAT, COMPLETIONS, LATE, Target, play
 from tests.loadtest.queueing import NUM_TOKENS, serving
 
@@ -35,6 +38,8 @@ VLLM_KEYS = {
         for name in ("ttft", "tpot", "itl", "e2el")
     ),
 }
+RAMPED = ("serve", "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1")
+TRACE = ("--dataset-name", "trace", "--dataset-path", "x")
 DETAILS = {"input_lens", "output_lens", "ttfts", "itls", "start_times", "errors"}
 
 
@@ -87,8 +92,8 @@ def test_what_is_not_answered_is_given_up(url: str) -> None:
     assert {one.fault for one in late} == {LATE}
 
 
-def spoken(content: bytes) -> Outcome:
-    """What becomes of a request that is answered with these bytes, and a close."""
+def spoken(*parts: bytes) -> Outcome:
+    """What becomes of a request that is answered with these bytes, in turn, and a close."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = listening.getsockname()[1]
 
@@ -96,7 +101,9 @@ def spoken(content: bytes) -> Outcome:
             connection, _ = listening.accept()
             with closing(connection):
                 connection.recv(1 << 16)
-                connection.sendall(content)
+                for part in parts:
+                    connection.sendall(part)
+                    time.sleep(0.02 if len(parts) > 1 else 0)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
@@ -116,6 +123,9 @@ END = b'data: {"choices": [{"text": "b", "finish_reason": "length"}]}\n\n'
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "lost"),
         (b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy", "status 503: busy"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "empty"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"error": "full"}', "full"),
+        (b"HTTP/1.1 101 No\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nx", "not speak HTTP"),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + WORD, "cut off"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\ndata: no json\n\n", "no json"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(WORD), WORD),
@@ -129,6 +139,41 @@ END = b'data: {"choices": [{"text": "b", "finish_reason": "length"}]}\n\n'
 )
 def test_what_is_no_answer_is_a_fault(content: bytes, fault: str) -> None:
     assert fault in spoken(content).fault
+
+
+def counted(tokens: str) -> bytes:
+    usage = b'data: {"choices": [], "usage": {"completion_tokens": %b}}\n\n' % tokens.encode()
+    return b"HTTP/1.0 200 OK\r\n\r\n" + WORD + END + usage
+
+
+def test_an_answer_may_end_with_its_connection_and_begin_with_a_hint() -> None:
+    assert spoken(counted("7")).output_tokens == 7
+    found = spoken(b"HTTP/1.1 103 Early Hints\r\n\r\n", counted("3"))
+    assert (found.fault, found.output_tokens) == ("", 3)
+    assert spoken(b"HTTP/1.0 200 OK\r\n\r\n" + (WORD + END).replace(b"\n", b"\r")).fault == ""
+
+
+@pytest.mark.parametrize("tokens", ["-1", "true", "2.5", "1000000000", "1" + "0" * 400])
+def test_a_usage_that_cannot_be_is_a_fault(tokens: str) -> None:
+    assert "its usage says that completion_tokens" in spoken(counted(tokens)).fault
+
+
+def test_a_line_in_many_pieces_is_read_once() -> None:
+    began_s = time.process_time()
+    answer = Answer(200, [(0.0, b"x")] * 400_000)
+    assert "no events" in outcome_of(answer, 0.0, 0.0, 0.0).fault
+    assert time.process_time() - began_s < 5
+
+
+def test_a_sender_without_connections_says_nothing_of_the_server(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(self: Pool) -> Connection:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Pool, "_connect", full)
+    with pytest.raises(EngineUnavailable, match=r"for 2 of 2 .*Too many open files"):
+        play(Target(address_of(url), "queue"), [Arrival(0.0, 4, "a")] * 2)
 
 
 def test_an_answer_without_usage_counts_its_pieces() -> None:
@@ -199,6 +244,19 @@ def test_a_trace_and_prompts_of_a_file_are_played(url: str, tmp_path: Path) -> N
         (("serve", "--percentile-metrics", "speed"), "percentile_metrics"),
         (("serve", "--metric-percentiles", "101"), "metric_percentiles"),
         (("serve", "--goodput", "ttft"), "goodput"),
+        (("serve", "--goodput", "ttft:1", "--goodput", "ttft:2"), "given twice"),
+        (("serve", "--result-filename", "."), "result_filename"),
+        (("serve", "--result-filename", "x" * 300), "result_filename"),
+        (("knee", "--out", "."), "out"),
+        (("knee", "--max-rate", "inf"), "max_rate"),
+        ((*RAMPED, "--request-rate", "4"), "request_rate"),
+        ((*RAMPED, "--burstiness", "2"), "burstiness"),
+        ((*RAMPED, "--dataset-name", "trace", "--dataset-path", "x"), "ramp_up_strategy"),
+        (("serve", *TRACE, "--request-rate", "4"), "request_rate: a trace has its own"),
+        (("serve", "--url", "http://127.0.0.1:0"), "url"),
+        (("serve", "--url", "http://127.0.0.1:8000/a b"), "url"),
+        (("serve", "--url", "http://127.0.0.1:8000/日"), "url"),
+        (("serve", "--url", f"http://{'a' * 70}.com"), "url"),
         (("serve", "--endpoint", "/v1/predict"), "endpoint"),
         (("serve", "--random-input-len", "0"), "random_input_len"),
     ],

@@ -8,6 +8,7 @@ Read next: `../loadtest/playing.py`, `../loadtest/ramp.py`; `capacity.py` plans 
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from firsthand.checks import shown
 from firsthand.cli import options
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.cli.remote import DEFAULT_URL, ApiKey, Url, first_key, only_model
@@ -121,7 +123,7 @@ def serve(
         goals = figures.read_goodput(goodput or ())
         if rate.max_concurrency is not None:
             check_integer("max_concurrency", rate.max_concurrency, 1, 100_000)
-        _check_folder("result_filename", result_filename)
+        _check_writable("result_filename", result_filename)
         arrivals = _arrivals(load, rate)
         target = _target(load)
         outcomes = play(target, arrivals, rate.max_concurrency)
@@ -169,14 +171,14 @@ def knee(
     with reported(as_json):
         from firsthand.checks import check_number
         from firsthand.loadtest import curve_plot
-        from firsthand.loadtest.arrivals import check_rate
+        from firsthand.loadtest.arrivals import MAX_RATE
         from firsthand.loadtest.curve import Curve, Step, without_knee
         from firsthand.loadtest.ramp import Climb
         from firsthand.measure.ablation_plot import check_plot
 
         check_number("max_seconds", max_seconds, 10, 3600)
-        check_rate("max_rate", max_rate)
-        _check_folder("out", out)
+        check_number("max_rate", max_rate, 0, MAX_RATE, low_open=True)
+        _check_writable("out", out)
         if plot_out is not None:
             check_plot(plot_out)
         target = _target(load)
@@ -237,6 +239,7 @@ def _arrivals(load: Load, rate: Rate) -> list[Any]:
         raise InvalidRequest(
             "dataset_path", "goes with dataset_name custom or trace, and with both"
         )
+    _check_one_rate(rate)
     draw = random.Random(load.seed)
     lengths = arriving.Lengths(load.random_input_len, load.random_output_len)
     if rate.dataset_name == "trace" and rate.dataset_path is not None:
@@ -246,6 +249,17 @@ def _arrivals(load: Load, rate: Rate) -> list[Any]:
         return arriving.random_requests(times, lengths, draw)
     prompts = arriving.read_prompts(rate.dataset_path, lengths.output_tokens)
     return arriving.custom_requests(times, prompts)
+
+
+def _check_one_rate(rate: Rate) -> None:
+    """Arrivals are those of a trace, of a ramp, or of a rate: no two of them."""
+    is_trace, is_ramp = rate.dataset_name == "trace", rate.ramp_up_strategy is not None
+    if is_trace and is_ramp:
+        raise InvalidRequest("ramp_up_strategy", "a trace has its own arrivals")
+    for name in ("request_rate", "burstiness") if is_trace or is_ramp else ():
+        if getattr(rate, name) != getattr(RATE, name):
+            whose = "a trace has its own arrivals" if is_trace else "a ramp has its own rates"
+            raise InvalidRequest(name, whose)
 
 
 def _times(rate: Rate, draw: random.Random) -> list[float]:
@@ -280,9 +294,18 @@ def _holder(load: Load, target: Any, patience_s: float) -> Any:
     return hold
 
 
-def _check_folder(field: str, path: Path | None) -> None:
-    if path is not None and not path.parent.is_dir():
+def _check_writable(field: str, path: Path | None) -> None:
+    """Before a load that takes minutes."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
         raise InvalidRequest(field, f"there is no folder {path.parent}")
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise InvalidRequest(field, f"{shown(str(path))}: {error.strerror}") from None
+    if path.is_dir() or not os.access(path if is_there else path.parent, os.W_OK):
+        raise InvalidRequest(field, f"{path} cannot be written")
 
 
 def _plain(rate: float) -> float | str:

@@ -81,19 +81,13 @@ class Lengths:
         check_integer("random_output_len", self.output_tokens, 1, MAX_TOKENS)
 
 
-def check_rate(field: str, rate: object) -> None:
-    """Requests per second; infinite: all at once. Raises InvalidRequest."""
-    if rate != math.inf:
-        check_number(field, rate, 0, MAX_RATE, low_open=True)
-
-
 def times_at(rate: float, num: int, burstiness: float, draw: random.Random) -> list[float]:
-    """When each of `num` requests arrives. Raises InvalidRequest."""
-    check_rate("request_rate", rate)
+    """When each of `num` requests arrives; an infinite rate: all at once. Raises InvalidRequest."""
     if burstiness != CONSTANT:
         check_number("burstiness", burstiness, 0, 1e6, low_open=True)
     if rate == math.inf:
         return [0.0] * num
+    check_number("request_rate", rate, 0, MAX_RATE, low_open=True)
     _check_end("request_rate", num / rate)
     if burstiness == CONSTANT:
         return [index / rate for index in range(num)]

@@ -11,6 +11,7 @@ with it is done later, so that many answers at once take little time from the se
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 import time
 from dataclasses import field
@@ -21,17 +22,21 @@ from firsthand.addresses import Address, fault_of
 from firsthand.values import dataclass
 
 MAX_ANSWER_BYTES = 64 << 20
+PIECE_BYTES = 128  # what a piece takes beside its content: they may come byte by byte
+OWN_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL)
 
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """`pieces`: when each came, and its bytes. `fault`: why there is no more of it."""
+    """`pieces`: when each came, and its bytes. `fault`: why there is no more of it; `is_ours`: it
+    is this machine's, which has no more connections."""
 
     status: int = 0
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
     num_bytes: int = 0
     ended_s: float = 0.0
     fault: str = ""
+    is_ours: bool = False
 
 
 class Connection(asyncio.Protocol):
@@ -43,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer = Answer()
         self._done: asyncio.Future[None] | None = None
+        self._has_end = False  # the answer says where it ends; else that is the connection's end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -53,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._answer = Answer()
         self._done = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
+        self._has_end = False
         assert self._transport is not None
         self._transport.write(content)
         try:
@@ -73,25 +80,39 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._end("does not speak HTTP as it should; is it https?")
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_usable = False
-        self._end("the connection was lost" if exc is None else fault_of(exc))
+        answer = self._answer
+        if exc is None and answer.pieces and not self._has_end:
+            answer.status = self._parser.get_status_code()
+            self._end("")
+        else:
+            self._end("the connection was lost" if exc is None else fault_of(exc))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._has_end = True
 
     def on_body(self, body: bytes) -> None:
         answer = self._answer
-        answer.num_bytes += len(body)
+        if self._done is None:
+            return  # of a second answer, to nothing
+        answer.num_bytes += len(body) + PIECE_BYTES
         if answer.num_bytes > MAX_ANSWER_BYTES:
-            self._end(f"the answer is over {MAX_ANSWER_BYTES} bytes")
+            self._end(f"the answer takes over {MAX_ANSWER_BYTES} bytes")
             self.close()
             return
         answer.pieces.append((time.perf_counter(), body))
 
     def on_message_complete(self) -> None:
-        self._answer.status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
+        if self._done is None or 100 <= status < 200:
+            return  # an answer to nothing; a word before the answer
+        self._answer.status = status
         self.is_usable = self.is_usable and self._parser.should_keep_alive()
         self._end("")
 
@@ -123,7 +144,8 @@ class Pool:
         try:
             connection = await self._connect()
         except OSError as error:
-            return Answer(ended_s=time.perf_counter(), fault=fault_of(error))
+            is_ours = error.errno in OWN_LIMITS
+            return Answer(ended_s=time.perf_counter(), fault=fault_of(error), is_ours=is_ours)
         return await self._ask(connection, content)
 
     def close(self) -> None:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
-from firsthand.checks import is_integer
+from firsthand.checks import is_integer, shown
+from firsthand.loadtest.arrivals import MAX_TOKENS
 from firsthand.loadtest.exchange import Answer
 from firsthand.values import dataclass
 
@@ -54,51 +56,84 @@ class Outcome:
         return [after - before for before, after in pairwise(self.token_times_s)]
 
 
+@dataclass(slots=True, eq=False)
+class _Read:
+    """What an answer's events say. `times_s`: when text came, by the clock of the answer."""
+
+    times_s: list[float] = field(default_factory=list)
+    usage: dict[str, Any] = field(default_factory=dict)
+    num_events: int = 0
+    finished: bool = False
+    fault: str = ""
+
+
 def outcome_of(answer: Answer, intended_s: float, sent_s: float, zero_s: float) -> Outcome:
     """`zero_s`: when the load began, on the clock of the answer."""
     ended_s = answer.ended_s - zero_s
     if answer.fault or answer.status != 200:
         return Outcome(intended_s, sent_s, ended_s, fault=answer.fault or _refusal(answer))
-    times: list[float] = []
-    usage: dict[str, Any] = {}
-    finished = False
+    read = _read(answer)
+    fault = read.fault or _fault_of(read, answer)
+    if fault:
+        return Outcome(intended_s, sent_s, ended_s, fault=fault)
+    return Outcome(
+        intended_s,
+        sent_s,
+        read.times_s[-1] - zero_s,
+        tuple(time_s - zero_s for time_s in read.times_s),
+        read.usage.get("prompt_tokens") or 0,
+        read.usage.get("completion_tokens") or len(read.times_s),
+    )
+
+
+def _read(answer: Answer) -> _Read:
+    read = _Read()
     for came_s, data in _events(answer):
+        read.num_events += 1
         if data == "[DONE]":
-            finished = True
+            read.finished = True
             continue
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict) or "error" in value:
-            return Outcome(intended_s, sent_s, ended_s, fault=_shown(data))
-        usage = value["usage"] if isinstance(value.get("usage"), dict) else usage
+            read.fault = _shown(data)
+            break
+        read.usage = value["usage"] if isinstance(value.get("usage"), dict) else read.usage
         choices = value.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if isinstance(choice, dict):
-            finished = finished or choice.get("finish_reason") is not None
+            read.finished = read.finished or choice.get("finish_reason") is not None
             if _has_text(choice):
-                times.append(came_s - zero_s)
-    if not times or not finished:
-        return Outcome(intended_s, sent_s, ended_s, fault="the answer is empty, or was cut off")
-    return Outcome(
-        intended_s,
-        sent_s,
-        times[-1],
-        tuple(times),
-        _count(usage, "prompt_tokens", 0),
-        _count(usage, "completion_tokens", len(times)),
-    )
+                read.times_s.append(came_s)
+    return read
+
+
+def _fault_of(read: _Read, answer: Answer) -> str:
+    """Why it is no whole answer, if it is none."""
+    if not read.num_events:  # perhaps an error under a good status, or no stream
+        return f"the answer has no events: {_shown(_content(answer)) or 'it is empty'}"
+    if not read.times_s or not read.finished:
+        return "the answer is empty, or was cut off"
+    for name in ("prompt_tokens", "completion_tokens"):
+        value = read.usage.get(name)
+        if value is not None and not (is_integer(value) and 0 <= value <= MAX_TOKENS):
+            return f"its usage says that {name} is {shown(value)}"
+    return ""
 
 
 def _events(answer: Answer) -> Iterator[tuple[float, str]]:
     """The data of each event, with the time at which its line was whole."""
-    rest = b""
+    begun: list[bytes] = []  # of a line whose end has not come
     for came_s, piece in answer.pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
+        *ended, rest = piece.replace(b"\r", b"\n").split(b"\n")
+        for part in ended:
+            line = b"".join((*begun, part))
+            begun.clear()
             if line.startswith(b"data:"):
                 yield came_s, line[5:].strip().decode("utf-8", "replace")
+        begun.append(rest)
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
@@ -110,14 +145,13 @@ def _has_text(choice: dict[str, Any]) -> bool:
 
 
 def _refusal(answer: Answer) -> str:
-    return f"status {answer.status}: {_shown(b''.join(piece for _, piece in answer.pieces))}"
+    return f"status {answer.status}: {_shown(_content(answer))}"
+
+
+def _content(answer: Answer) -> bytes:
+    return b"".join(piece for _, piece in answer.pieces)
 
 
 def _shown(content: bytes | str) -> str:
     text = content if isinstance(content, str) else content.decode("utf-8", "replace")
     return " ".join(text[:MAX_FAULT_CHARS].split())
-
-
-def _count(usage: dict[str, Any], name: str, default: int) -> int:
-    value = usage.get(name)
-    return value if is_integer(value) and value > 0 else default

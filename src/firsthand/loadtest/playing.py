@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from firsthand.addresses import Address, is_loopback
-from firsthand.errors import InvalidRequest
+from firsthand.errors import EngineUnavailable, InvalidRequest
 from firsthand.loadtest.arrivals import Arrival
 from firsthand.loadtest.exchange import Answer, Pool
 from firsthand.loadtest.outcomes import Outcome, outcome_of
@@ -71,7 +71,8 @@ def play(
 ) -> list[Outcome]:
     """One outcome per arrival, in their order. `patience_s` after the last arrival whatever is
     still under way is given up. Where `max_concurrency` are under way, others wait, and their wait
-    counts."""
+    counts. Raises EngineUnavailable where this machine has no more connections: that would say
+    nothing of the server."""
     return asyncio.run(_play(target, arrivals, max_concurrency, patience_s))
 
 
@@ -102,12 +103,12 @@ async def _play(
         await asyncio.gather(*tasks, return_exceptions=True)
     pool.close()
     given_up = Answer(ended_s=time.perf_counter(), fault=LATE)
+    answers = [given_up if task.cancelled() else task.result() for task in tasks]
+    ours = [one.fault for one in answers if one.is_ours]
+    if ours:
+        message = f"this machine had no connection for {len(ours)} of {len(answers)} requests"
+        raise EngineUnavailable(f"{message} ({ours[0]}): send fewer at once, or raise ulimit -n")
     return [
-        outcome_of(
-            given_up if task.cancelled() else task.result(),
-            arrival.at_s,
-            sent.get(index, given_up.ended_s - zero_s),
-            zero_s,
-        )
-        for index, (task, arrival) in enumerate(zip(tasks, arrivals, strict=True))
+        outcome_of(answer, arrival.at_s, sent.get(index, given_up.ended_s - zero_s), zero_s)
+        for index, (answer, arrival) in enumerate(zip(answers, arrivals, strict=True))
     ]

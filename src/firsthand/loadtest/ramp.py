@@ -118,13 +118,13 @@ class Climb:
         """A second pass ends early where the server is slower than it seemed: each rate has a step
         by then."""
         found: list[Step] = []
+        rates = list(dict.fromkeys(min(most * share, self.max_rate) for share in SHARES))
         for number in range(passes):
             self.begins(f"around {most:.3g} requests/s, the way {'down' if number % 2 else 'up'}")
-            for share in reversed(SHARES) if number % 2 else SHARES:
+            for rate in reversed(rates) if number % 2 else rates:
                 if number and self.clock() > until_s - 2 * LEAST_BURSTS * step_s:
                     return found
-                outcomes = self.hold(most * share, step_s, CONSTANT)
-                found.append(self._step(outcomes, most * share, step_s))
+                found.append(self._step(self.hold(rate, step_s, CONSTANT), rate, step_s))
         return found
 
     def _bursts(self, rate: float, step_s: float, until_s: float) -> list[Step]:

@@ -27,6 +27,8 @@ def read_goodput(pairs: Sequence[str]) -> dict[str, float]:
     for pair in pairs:
         name, _, limit = pair.partition(":")
         check_choice("goodput", name, GOALS)
+        if name in found:
+            raise InvalidRequest("goodput", f"{name} is given twice")
         try:
             found[name] = float(limit)
         except ValueError:
