@@ -14,8 +14,10 @@ import torch
 
 from firsthand.compute.ops import AttentionRule
 from firsthand.compute.torch import attention as reference
-from firsthand.compute.triton.attention import SPLIT, Queries, attend, rows_of_tile
+from firsthand.compute.triton.attention import SPLIT, Queries, attend
 from firsthand.compute.triton.cache import LayerMemory, Places, store
+from firsthand.compute.triton.tiles import Tile, bytes_of, tiles_for
+from firsthand.errors import CapacityExceeded
 from firsthand.kvcache.arrays import KVArrays
 from tests.compute.triton.device import DEVICE, assert_near, empty, integers, random
 
@@ -133,14 +135,21 @@ class Case:
         scales = (self.memory.key_scales, self.memory.value_scales)[which]
         return codes if scales is None else codes * scales[slots].double()[..., None]
 
-    def run(self, chosen: list[int], rule: AttentionRule, *, tiles: bool | None = None) -> Any:
+    def run(
+        self,
+        chosen: list[int],
+        rule: AttentionRule,
+        *,
+        tiles: bool | None = None,
+        room: int = 1 << 20,
+    ) -> Any:
         """The rows of the chosen sequences in one step; `tiles`: all by one of the two ways."""
         positions: list[int] = []
         table_at: list[int] = []
         singles: list[int] = []
         firsts: list[int] = []
         counts: list[int] = []
-        per_tile = rows_of_tile(self.heads // self.kv_heads)
+        cut = tiles_for(self.heads // self.kv_heads, self.size, torch.float32, room)
         for i in chosen:
             first, n = len(positions), self.counts[i]
             positions += range(self.contexts[i] - n, self.contexts[i])
@@ -148,11 +157,11 @@ class Case:
             if n == 1 if tiles is None else not tiles:
                 singles += range(first, first + n)
             else:
-                for at in range(0, n, per_tile):
+                for at in range(0, n, cut.rows):
                     firsts.append(first + at)
-                    counts.append(min(per_tile, n - at))
+                    counts.append(min(cut.rows, n - at))
         splits = -(-max(self.contexts) // SPLIT)
-        queries = Queries(integers(singles), integers(firsts), integers(counts), splits)
+        queries = Queries(integers(singles), integers(firsts), integers(counts), splits, cut)
         q = torch.cat([self.q[i] for i in chosen])
         out = empty(*q.shape)
         parts = empty(max(1, len(singles)), self.heads, splits, self.size)
@@ -212,10 +221,48 @@ def test_one_row_and_many_walk_alike(rule: str) -> None:
 def test_a_row_of_padding_gives_zeros() -> None:
     case = Case([5], [1])
     out = empty(1, 24)
-    queries = Queries(integers([0]), integers([]), integers([]), 2)
+    cut = tiles_for(3, 8, torch.float32, 1 << 20)
+    queries = Queries(integers([0]), integers([]), integers([]), 2, cut)
     where = places([-1], [0], case.tables)
     attend(
         case.q[0], case.memory, where, queries, AttentionRule(), out, empty(1, 3, 2, 8),
         empty(1, 3, 2, 2),
     )  # fmt: skip
     assert bool((out == 0).all())
+
+
+def test_a_smaller_tile_changes_no_bit() -> None:
+    case = Case([70, 20], [40, 3])
+    found = case.run([0, 1], AttentionRule(), room=12 << 10)
+    assert tiles_for(case.heads // case.kv_heads, case.size, torch.float32, 12 << 10).rows < 21
+    assert torch.equal(found, case.run([0, 1], AttentionRule()))
+
+
+KIB = 1 << 10
+CARDS = {"9.0": 227 * KIB, "8.0": 163 * KIB, "8.9": 99 * KIB}
+
+
+@pytest.mark.parametrize(
+    ("card", "size", "dtype", "many", "one"),
+    [
+        ("8.9", 128, torch.float16, Tile(64, 3), Tile(16, 3)),
+        ("9.0", 256, torch.float16, Tile(64, 3), Tile(16, 3)),
+        ("8.0", 256, torch.float16, Tile(64, 2), Tile(16, 3)),
+        ("8.9", 256, torch.float16, Tile(64, 1), Tile(16, 2)),
+        ("9.0", 256, torch.float32, Tile(64, 2), Tile(16, 2)),
+        ("8.0", 256, torch.float32, Tile(64, 1), Tile(16, 2)),
+        ("8.9", 256, torch.float32, Tile(16, 1), Tile(16, 1)),
+    ],
+)
+def test_a_tile_is_the_largest_that_a_card_has_room_for(
+    card: str, size: int, dtype: torch.dtype, many: Tile, one: Tile
+) -> None:
+    found = tiles_for(4, size, dtype, CARDS[card])
+    assert (found.many, found.one, found.rows) == (many, one, many.queries // 4)
+    assert bytes_of(many, size, dtype) <= CARDS[card]
+
+
+def test_heads_for_which_a_card_has_no_room_are_refused_with_the_way_out() -> None:
+    with pytest.raises(CapacityExceeded, match=r"heads of 512 in float32 .* 165 KiB .* has 99: "):
+        tiles_for(1, 512, torch.float32, CARDS["8.9"])
+    assert tiles_for(48, 512, torch.float16, CARDS["8.0"]).rows == 1

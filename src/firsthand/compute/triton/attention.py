@@ -2,7 +2,7 @@
 
 Owns: the walk over the context, how its parts are merged, and who starts where.
 May not know: how rows came to be, who owns a block.
-Read next: `../torch/attention.py` (`formula` and `tiled`, the same in torch); `cache.py`.
+Read next: `tiles.py`, `cache.py`; `../torch/attention.py`, the same in torch.
 
 A context is cut into splits of `SPLIT` positions, counted from 0, and a split into chunks of
 `CHUNK`. Within a split the softmax runs along (arXiv 1805.02867, algorithm 3; arXiv 2205.14135,
@@ -26,22 +26,23 @@ from firsthand.compute.ops import AttentionRule
 from firsthand.compute.triton.cache import LayerMemory, Places
 from firsthand.compute.triton.launch import OPTIONS, kernel, power_of_two, product_type
 from firsthand.compute.triton.rows import tanh
+from firsthand.compute.triton.tiles import CHUNK, Tile, Tiles
 from firsthand.values import dataclass
 
-CHUNK = 64  # positions
-SPLIT = 256
-TILE = 64  # queries of a tile of many rows, at most: rows times the heads of a group
+SPLIT = 256  # positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queries:
     """Who attends in a step: single rows, each the only one of its sequence; and tiles, each
-    `counts` rows of a sequence from `firsts` on. int32. `num_splits` holds any context."""
+    `counts` rows of a sequence from `firsts` on. int32. `num_splits` holds any context, and
+    `tiles` say how large a program is."""
 
     singles: torch.Tensor
     firsts: torch.Tensor
     counts: torch.Tensor
     num_splits: int
+    tiles: Tiles
 
 
 @kernel
@@ -226,7 +227,7 @@ def attend(
     }
     window = 0 if rule.window is None else rule.window
 
-    def walk(firsts: torch.Tensor, num_queries: int, splits: int, *, many: bool) -> None:
+    def walk(firsts: torch.Tensor, tile: Tile, splits: int, *, many: bool) -> None:
         _attend[(firsts.shape[0], kv_heads, splits)](
             q,
             memory.keys,
@@ -248,28 +249,24 @@ def attend(
             size,
             queries.num_splits,
             GROUP=group,
-            QUERIES=power_of_two(num_queries, 16),
+            QUERIES=tile.queries,
             MANY=many,
             CODES=memory.code_bits > 0,
             HAS_CAP=rule.cap is not None,
             DOT=product_type(dot_dtype(memory.keys.dtype, q.dtype)),
+            num_stages=tile.stages,
             **shared,
         )
 
     if queries.firsts.shape[0]:
-        walk(queries.firsts, group * rows_of_tile(group), 1, many=True)
+        walk(queries.firsts, queries.tiles.many, 1, many=True)
     num_singles = queries.singles.shape[0]
     if num_singles:
-        walk(queries.singles, group, queries.num_splits, many=False)
+        walk(queries.singles, queries.tiles.one, queries.num_splits, many=False)
         _merge[(num_singles, kv_heads * group)](
             parts, sums, queries.singles, places.positions, out, window, kv_heads * group, size,
             queries.num_splits, **shared,
         )  # fmt: skip
-
-
-def rows_of_tile(group: int) -> int:
-    """Rows of a sequence that share a tile, where `group` query heads share a key/value head."""
-    return max(1, TILE // group)
 
 
 def dot_dtype(held: torch.dtype, active: torch.dtype) -> torch.dtype:

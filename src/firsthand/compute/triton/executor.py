@@ -29,7 +29,7 @@ from firsthand.compute.ops import ADAPTED
 from firsthand.compute.plan import Op, record
 from firsthand.compute.torch.ops import rotation
 from firsthand.compute.triton.arena import Arena, ArenaSizes
-from firsthand.compute.triton.attention import rows_of_tile
+from firsthand.compute.triton.attention import dot_dtype
 from firsthand.compute.triton.cache import Angles
 from firsthand.compute.triton.costs import cost_of
 from firsthand.compute.triton.fusing import RULES
@@ -40,7 +40,8 @@ from firsthand.compute.triton.memory import reserve_on, told_apart
 from firsthand.compute.triton.replay import Parameters, Replay
 from firsthand.compute.triton.sampling import best
 from firsthand.compute.triton.steps import Step, StepBuffer, StepSizes
-from firsthand.compute.triton.store import DeviceStore, StoreSizes
+from firsthand.compute.triton.store import TYPES, DeviceStore, StoreSizes
+from firsthand.compute.triton.tiles import Tiles, shared_bytes, tiles_for
 from firsthand.compute.triton.weights import Staging, load_weight
 from firsthand.errors import CapacityExceeded, EngineError, InvalidRequest, UnsupportedModel
 from firsthand.kvcache.arrays import KVType
@@ -155,7 +156,8 @@ class TritonExecutor:
         self._bound = self._last = None
 
     def new_store(self, num_blocks: int, block_size: int, kv_dtype: KVType) -> KVStore:
-        """After `prepare`. Raises CapacityExceeded where the slab does not fit."""
+        """After `prepare`. Raises CapacityExceeded where the slab does not fit, or attention over
+        it does not."""
         program = self._prepared()
         sizes = StoreSizes(
             program.num_layers,
@@ -165,6 +167,7 @@ class TritonExecutor:
             block_size,
             kv_dtype,
         )
+        self._tiles(kv_dtype)
         with self._room_for("the keys and values"):
             store = DeviceStore(sizes, self._device)
         self._reserve.take()
@@ -294,6 +297,13 @@ class TritonExecutor:
             bound = self._bound = self._bind(store)
         return bound
 
+    def _tiles(self, kv_dtype: KVType) -> Tiles:
+        """Raises CapacityExceeded where no tile of attention over such a memory fits the card."""
+        program = self._prepared()
+        group = program.num_heads // program.num_kv_heads
+        dtype = dot_dtype(TYPES[kv_dtype], self._active)
+        return tiles_for(group, program.head_size, dtype, shared_bytes(self._device))
+
     def _bind(self, store: KVStore) -> _Bound:
         """The first step over a store, which is that of the warm-up: graphs are captured."""
         program = self._prepared()
@@ -305,7 +315,7 @@ class TritonExecutor:
             max_tokens,
             max_logit_rows,
             max_singles,
-            rows_of_tile(program.num_heads // program.num_kv_heads),
+            self._tiles(store.kv_dtype),
             num_splits,
             1 + -(-program.context_length // store.block_size),
             store.block_size,

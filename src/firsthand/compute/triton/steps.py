@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.triton.attention import Queries
 from firsthand.compute.triton.cache import Places
+from firsthand.compute.triton.tiles import Tiles
 from firsthand.errors import EngineError
 from firsthand.values import dataclass
 
@@ -31,7 +32,7 @@ class StepSizes:
     max_tokens: int
     max_logit_rows: int
     max_singles: int
-    rows_of_tile: int
+    tiles: Tiles
     num_splits: int
     table_width: int
     block_size: int
@@ -128,6 +129,7 @@ class StepBuffer:
             part("firsts", num_tiles),
             part("counts", num_tiles),
             self._sizes.num_splits,
+            self._sizes.tiles,
         )
         return Step(part("token_ids", rows), places, part("logit_rows", num_logits), queries)
 
@@ -146,9 +148,9 @@ def who_attends(
     starts, lengths = row_starts[:-1], np.diff(row_starts)
     alone = np.flatnonzero(lengths == 1)[: sizes.max_singles]
     tiled = np.setdiff1d(np.flatnonzero(lengths > 0), alone, assume_unique=True)
-    num_tiles = -(-lengths[tiled] // sizes.rows_of_tile)
+    num_tiles = -(-lengths[tiled] // sizes.tiles.rows)
     nth = np.arange(num_tiles.sum()) - np.repeat(np.cumsum(num_tiles) - num_tiles, num_tiles)
-    done = nth * sizes.rows_of_tile
+    done = nth * sizes.tiles.rows
     firsts = np.repeat(starts[tiled], num_tiles) + done
-    counts = np.minimum(np.repeat(lengths[tiled], num_tiles) - done, sizes.rows_of_tile)
+    counts = np.minimum(np.repeat(lengths[tiled], num_tiles) - done, sizes.tiles.rows)
     return starts[alone], firsts.astype(np.int32), counts.astype(np.int32)

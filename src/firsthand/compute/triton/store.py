@@ -18,7 +18,7 @@ from firsthand.compute.triton.cache import LayerMemory
 from firsthand.kvcache.arrays import TILE, KVLayout, KVType, LayerArrays
 from firsthand.values import dataclass
 
-_TYPES = MappingProxyType(
+TYPES = MappingProxyType(
     {
         "float32": torch.float32,
         "float16": torch.float16,
@@ -49,7 +49,7 @@ class DeviceStore:
         if sizes.block_size < TILE or sizes.block_size % TILE:
             raise ValueError(f"a block of {sizes.block_size} slots is no whole number of {TILE}")
         self._sizes = sizes
-        dtype = _TYPES[sizes.kv_dtype]
+        dtype = TYPES[sizes.kv_dtype]
         slots = sizes.num_blocks * sizes.block_size
         shape = (sizes.num_layers, 2, slots, sizes.num_kv_heads, sizes.head_size)
         num_bytes = dtype.itemsize * torch.Size(shape).numel()
