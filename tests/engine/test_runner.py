@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
-from firsthand.compute.executor import Held, ModelProgram, OpTime
+from firsthand.compute.executor import SHORTLIST, Held, ModelProgram, OpTime, Shortlist
 from firsthand.engine.runner import ModelRunner, trace_plans
-from firsthand.engine.sampler import Masks, Sampled, SampleOutcome
+from firsthand.engine.sampler import Masks, Sampled, SampleOutcome, Sampler
 from firsthand.errors import EngineError
 from firsthand.kvcache.contiguous import ContiguousStore
 from firsthand.kvcache.store import KVStore
@@ -90,6 +90,16 @@ def test_each_slice_with_a_draw_gets_its_token_in_order() -> None:
     assert (result.forward_ms, result.sample_ms) == (1000.0, 1000.0)
 
 
+def shortlist(logits: NDArray[np.float32], count: int) -> Shortlist:
+    """Of equal ones the last."""
+    order = np.argsort(-logits[:, ::-1], axis=1, kind="stable")
+    ranked = logits.shape[1] - 1 - order
+    ids = np.sort(ranked[:, :count], axis=1).astype(np.int32)
+    values = np.take_along_axis(logits, ranked, axis=1)
+    edges = np.pad(values, ((0, 0), (0, 1)), constant_values=-np.inf)[:, [0, count - 1, count]]
+    return Shortlist(ids, np.take_along_axis(logits, ids.astype(int), axis=1), edges)
+
+
 class Picking(FakeExecutor):
     """Names the best token itself; `ids` as it is told."""
 
@@ -100,6 +110,9 @@ class Picking(FakeExecutor):
 
     def run_best(self, batch: FlatBatch, store: KVStore) -> NDArray[np.int32]:
         return np.array(self.ids, np.int32)
+
+    def run_shortlist(self, batch: FlatBatch, store: KVStore) -> Shortlist:
+        return shortlist(super().run(batch, store), len(self.ids))
 
     def run(self, batch: FlatBatch, store: KVStore) -> NDArray[np.float32]:
         self.num_runs += 1
@@ -130,6 +143,11 @@ def test_plain_greedy_draws_take_the_tokens_that_the_executor_picks() -> None:
         {"temperature": 0.0, "logprobs": 1},
         {"temperature": 0.0, "logit_bias": ((1, 2.0),)},
         {"temperature": 0.0, "frequency_penalty": 0.5},
+        {"top_k": 3, "logprobs": 0},
+        {"top_k": 3, "logit_bias": ((1, 2.0),)},
+        {"top_k": 3, "repetition_penalty": 1.1},
+        {"top_k": SHORTLIST + 1},
+        {"top_k": 3},  # of five equal logits some are listed: they could be others
     ],
 )
 def test_any_other_draw_is_the_samplers(options: dict[str, Any]) -> None:
@@ -143,6 +161,45 @@ def test_a_row_without_a_best_token_goes_to_the_sampler() -> None:
     executor = Picking(3, -1)
     result = runner(executor).run(with_sampling(temperature=0.0))
     assert [one.token_id for one in result.drawn] == [4, 0]
+
+
+def test_draws_from_a_few_tokens_take_a_shortlist() -> None:
+    executor = Picking(0)  # of length 1
+    result = runner(executor).run(with_sampling(top_k=1))
+    assert [one.token_id for one in result.drawn] == [4, 0]
+    assert executor.num_runs == 0
+    assert (result.forward_ms, result.sample_ms) == (1000.0, 1000.0)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_drawn_from_a_shortlist_is_what_is_drawn_from_all(seed: int) -> None:
+    """Rows with equal logits and masked tokens; every filter beside top-k, and greedy rows."""
+    made = np.random.default_rng(seed)
+    vocab, num_rows = 700, 8
+    logits = np.round(made.normal(0, 4, (num_rows, vocab)), 1).astype(np.float32)
+    logits[made.random(logits.shape) < 0.3] = -np.inf
+    draws = [
+        Draw(
+            SamplingParams(
+                temperature=float(made.choice([0.0, 0.3, 1.0, 3.0])),
+                top_k=int(made.integers(1, SHORTLIST)),
+                top_p=float(made.choice([0.5, 0.9, 1.0])),
+                min_p=float(made.choice([0.0, 0.01, 0.2])),
+            ),
+            seed=seed,
+            position=row,
+        )
+        for row in range(num_rows)
+    ]
+    count = next(n for n in range(SHORTLIST, vocab) if shortlist(logits, n).is_certain)
+    found = shortlist(logits, count)
+    chosen = Sampler()(found.logits, draws)
+    wanted = Sampler()(logits, draws)
+    assert not (chosen.reports or wanted.reports)
+    assert [int(ids[i]) for ids, i in zip(found.ids, chosen.token_ids, strict=True)] == (
+        wanted.token_ids
+    )
 
 
 def test_copies_are_made_in_order_before_anything_is_computed() -> None:

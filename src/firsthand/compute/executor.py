@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,15 +161,37 @@ class OwnsStores(Protocol):
         """After `prepare`: a paged store for its model. Raises CapacityExceeded."""
 
 
+SHORTLIST = 256  # tokens
+
+
+class Shortlist(NamedTuple):
+    """The likeliest tokens of each row and their logits, in the order of ids: (L, C). `edges`,
+    (L, 3), are the highest logit, the lowest one that is listed and the highest one that is not
+    (−infinity where every token is listed)."""
+
+    ids: NDArray[np.int32]
+    logits: NDArray[np.float32]
+    edges: NDArray[np.float32]
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the list of each row is the only one of its length, but for tokens that are
+        masked; and no logit of the row is a NaN or +infinity, nor all of them −infinity."""
+        best, last, beyond = self.edges.T
+        told_apart = (beyond < last) | (beyond == -np.inf)
+        return bool(np.all(np.isfinite(best) & told_apart))
+
+
 @runtime_checkable
 class PicksBest(Protocol):
-    """An executor that names the best token of a row where its logits lie, so that of a step of
-    plain greedy draws only ids leave a card."""
+    """An executor that looks at a row where its logits lie, so that few of them leave a card."""
 
     def run_best(self, batch: FlatBatch, store: KVStore) -> NDArray[np.int32]:
         """As `Executor.run`, but (L,) the tokens with the highest logits, ties to the lower id; −1
-        for a row that has no best one: a NaN or +infinity, or −infinity everywhere. `logits` gives
-        those of any rows afterwards."""
+        for a row that has no best one: a NaN or +infinity, or −infinity everywhere."""
+
+    def run_shortlist(self, batch: FlatBatch, store: KVStore) -> Shortlist:
+        """As `Executor.run`, but of each row the `SHORTLIST` likeliest tokens, or all."""
 
 
 class Executor(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firsthand.compute.batch import FlatBatch
-from firsthand.compute.executor import Executor, OpTime, PicksBest
+from firsthand.compute.executor import SHORTLIST, Executor, OpTime, PicksBest
 from firsthand.engine.batching import Batcher, flat_batch
 from firsthand.engine.constraints import Constraints
 from firsthand.engine.guessing.speculation import Speculation, draws_of, kept
@@ -86,9 +86,10 @@ class ModelRunner:
             drawing = [(piece.sequence_id, piece.draw) for piece in plan.slices if piece.draw]
         batch = self._batcher.batch(plan)
         started_s = self._clock()
-        best = self._best(batch, plan, drawing)
-        if best is not None:
-            return StepResult(best, forward_ms=(self._clock() - started_s) * 1e3, sample_ms=0.0)
+        if isinstance(self._executor, PicksBest) and _is_picked(plan, drawing):
+            picked = self._pick(self._executor, batch, drawing)
+            if picked is not None:
+                return picked
         logits = self._executor.run(batch, self._store)
         ran_s = self._clock()
         if logits.shape != (len(drawing), self._vocab_size):
@@ -110,20 +111,29 @@ class ModelRunner:
             reads=reads,
         )
 
-    def _best(
-        self, batch: FlatBatch, plan: StepPlan, drawing: Sequence[tuple[int, Draw]]
-    ) -> tuple[Drawn, ...] | None:
-        """The outcome of a step of plain greedy draws alone, where the executor picks; None: the
-        step is to be run and sampled as any other. So is one that has a row without a best token:
-        what is wrong with it, the sampler says."""
-        if not isinstance(self._executor, PicksBest) or plan.max_guesses:
+    def _pick(
+        self, executor: PicksBest, batch: FlatBatch, drawing: Sequence[tuple[int, Draw]]
+    ) -> StepResult | None:
+        """The outcome of a step for whose draws a few logits of a row are enough; None: they are
+        not, and the step is to be run and sampled as any other: what is wrong with a row, the
+        sampler says."""
+        started_s = self._clock()
+        if all(_is_greedy(draw) for _, draw in drawing):
+            ids = executor.run_best(batch, self._store).tolist()
+            if len(ids) != len(drawing) or -1 in ids:
+                return None
+            drawn = tuple(Drawn(one[0], token) for one, token in zip(drawing, ids, strict=True))
+            return StepResult(drawn, forward_ms=(self._clock() - started_s) * 1e3, sample_ms=0.0)
+        found = executor.run_shortlist(batch, self._store)
+        ran_s = self._clock()
+        if len(found.ids) != len(drawing) or not found.is_certain:
             return None
-        if any(piece.read for piece in plan.slices) or not all(map(_is_plain, drawing)):
-            return None
-        ids = self._executor.run_best(batch, self._store).tolist()
-        if len(ids) != len(drawing) or -1 in ids:
-            return None
-        return tuple(Drawn(one[0], token) for one, token in zip(drawing, ids, strict=True))
+        drawn = tuple(
+            one._replace(token_id=int(ids[one.token_id]))
+            for one, ids in zip(self._draw(found.logits, drawing), found.ids, strict=True)
+        )
+        sample_ms = (self._clock() - ran_s) * 1e3
+        return StepResult(drawn, forward_ms=(ran_s - started_s) * 1e3, sample_ms=sample_ms)
 
     def _draw(
         self, logits: NDArray[np.float32], drawing: Sequence[tuple[int, Draw]]
@@ -164,13 +174,23 @@ class ModelRunner:
         return self._executor.trace(flat_batch(traced, self._store), self._store)[1]
 
 
-def _is_plain(drawing: tuple[int, Draw]) -> bool:
-    """Whether the draw is the highest logit and nothing else."""
-    draw = drawing[1]
-    sampling = draw.sampling
-    if draw.grammar is not None or sampling.needs_history or sampling.logit_bias:
+def _is_picked(plan: StepPlan, drawing: Sequence[tuple[int, Draw]]) -> bool:
+    """Whether each draw of the step is from the likeliest tokens, a few of them, and nothing is
+    asked of the others. The sampler draws by the order of logits and of ids, so what is drawn from
+    these tokens alone, in the order of ids, is what is drawn from all."""
+    if plan.max_guesses or any(piece.read for piece in plan.slices):
         return False
-    return sampling.temperature < GREEDY_BELOW and sampling.logprobs is None
+    return all(
+        (_is_greedy(draw) or 0 < draw.sampling.top_k <= SHORTLIST)
+        and draw.grammar is None
+        and draw.sampling.logprobs is None
+        and not (draw.sampling.needs_history or draw.sampling.logit_bias)
+        for _, draw in drawing
+    )
+
+
+def _is_greedy(draw: Draw) -> bool:
+    return draw.sampling.temperature < GREEDY_BELOW
 
 
 def trace_plans(

@@ -7,15 +7,19 @@ Read next: `../torch/test_executor.py`, the proof that the reference is right.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from firsthand.compute.torch.executor import TorchExecutor
 from firsthand.compute.triton.executor import TritonExecutor
 from firsthand.compute.triton.fusing import RULES
+from firsthand.compute.triton.sampling import shortlist_of
 from firsthand.errors import EngineError, InvalidRequest
 from firsthand.quant.low_rank import LowRank
 from tests.compute.native.micro import FORMATS, MicroModel, batch, run_whole, spec
@@ -175,6 +179,71 @@ def test_the_best_tokens_are_those_of_the_logits() -> None:
     every = executor.run(piece, store).copy()
     assert executor.run_best(piece, store).tolist() == every.argmax(axis=1).tolist()
     assert np.array_equal(executor.logits(np.arange(3, dtype=np.int32)), every)
+
+
+def test_a_shortlist_is_of_the_logits() -> None:
+    """All of a small vocabulary; `interpreted_rows.py` has longer rows."""
+    executor = ready(small())
+    store = new_store(executor)
+    piece = batch(store, (0, 0, IDS[:3]))
+    every = executor.run(piece, store).copy()
+    found = executor.run_shortlist(piece, store)
+    assert found.is_certain
+    assert np.array_equal(found.ids, np.tile(np.arange(101), (3, 1)))
+    assert np.array_equal(found.logits, every)
+    assert np.array_equal(found.edges[:, 0], every.max(axis=1))
+
+
+class NothingWaits(TorchDispatchMode):  # type: ignore[misc]
+    """Refuses what torch answers only when the device has come so far; on a card torch does."""
+
+    WAITED_FOR = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "item", "equal")
+
+    def __enter__(self) -> NothingWaits:
+        if DEVICE == "cuda":
+            torch.cuda.set_sync_debug_mode("error")
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if DEVICE == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        indices = [one for one in torch.utils._pytree.tree_leaves(args) if torch.is_tensor(one)]
+        masked = "index" in name and any(one.dtype == torch.bool for one in indices)
+        assert not masked, name
+        assert name not in self.WAITED_FOR, name
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_waits_inside_a_step() -> None:
+    """Of one with an adapter in a layer and in the head, whose rows are known on the device."""
+    executor = ready(small(tied_head=False))
+    made = np.random.default_rng(7)
+    factors = [
+        LowRank(
+            name, *(made.normal(0, 0.2, shape).astype(np.float32) for shape in ((2, k), (n, 2)))
+        )
+        for name, (n, k) in {
+            "model.layers.0.self_attn.q_proj.weight": (96, 40),
+            "lm_head.weight": (101, 40),
+        }.items()
+    ]
+    executor.add_adapter("tuned", factors)
+    store = new_store(executor)
+    plain = batch(store, (0, 0, IDS[:1]), (1, 0, IDS[1:3]), wanted="last")
+    wanted = executor.run(plain, store).copy()
+    with NothingWaits():
+        words = executor._picks.likeliest(
+            executor._run(replace(plain, adapters=("", "tuned")), store)
+        )
+    executor._wait()
+    got = shortlist_of(words).logits
+    assert np.array_equal(got[0], wanted[0])
+    assert relative(got[1], wanted[1]) > 1e-3
 
 
 def test_a_trace_has_the_same_bits_and_names_every_operator() -> None:

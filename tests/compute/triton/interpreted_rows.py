@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from firsthand.compute.executor import Shortlist
 from firsthand.compute.torch import formulas
 from firsthand.compute.triton import rows, sampling
 from tests.compute.triton.device import (
@@ -85,6 +87,28 @@ def test_the_best_token_is_the_lowest_of_equal_ones() -> None:
     out = empty(6, dtype=torch.int32)
     sampling.best(logits, out)
     assert out.tolist() == [17, 2499, -1, -1, -1, 1999]
+
+
+def test_the_likeliest_tokens_come_in_the_order_of_ids() -> None:
+    logits = random(6, 2500)
+    logits[1] = logits[1].round(decimals=1)  # equal ones at the border
+    logits[2, 9] = math.nan
+    logits[3, 2100] = math.inf
+    logits[4, 200:] = -math.inf  # what is masked is no rival
+    logits[5] = -math.inf
+    picks = sampling.Picks(7, 2500, logits.device)
+    found = sampling.shortlist_of(picks.likeliest(logits))
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    wanted = logits[0].cpu().numpy()
+    assert found.ids.shape == (6, 256)
+    assert np.array_equal(found.ids[0], np.sort(np.argsort(-wanted)[:256]))
+    assert np.array_equal(found.logits[0], wanted[found.ids[0]])
+    assert np.array_equal(found.edges[0], -np.sort(-wanted)[[0, 255, 256]])
+    assert np.array_equal(found.ids[4, :200], np.arange(200))
+    rows_of = zip(*(np.split(part, 6) for part in found), strict=True)
+    certain = [Shortlist(*parts).is_certain for parts in rows_of]
+    assert certain == [True, False, False, False, True, False]
 
 
 @pytest.mark.parametrize("width", [1, 61, 1024, 2500])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from firsthand.checks import check_choice
 from firsthand.compute.batch import FlatBatch
 from firsthand.compute.buckets import CompileFacts
-from firsthand.compute.executor import Held, ModelProgram, OpTime, check_batch
+from firsthand.compute.executor import Held, ModelProgram, OpTime, Shortlist, check_batch
 from firsthand.compute.fusion import check_rules, fuse
 from firsthand.compute.ops import ADAPTED
 from firsthand.compute.plan import Op, record
@@ -38,7 +38,7 @@ from firsthand.compute.triton.launch import is_interpreted
 from firsthand.compute.triton.linear import DeviceWeight
 from firsthand.compute.triton.memory import reserve_on, told_apart
 from firsthand.compute.triton.replay import Parameters, Replay
-from firsthand.compute.triton.sampling import best
+from firsthand.compute.triton.sampling import Picks, shortlist_of
 from firsthand.compute.triton.steps import Step, StepBuffer, StepSizes
 from firsthand.compute.triton.store import TYPES, DeviceStore, StoreSizes
 from firsthand.compute.triton.tiles import Tiles, shared_bytes, tiles_for
@@ -108,6 +108,7 @@ class TritonExecutor:
         self._limits = (0, 0)  # tokens and logit rows of a step
         self._angles: list[Angles] = []
         self._logits: torch.Tensor
+        self._picks: Picks
         self._bound: _Bound | None = None
         self._last: tuple[FlatBatch, int] | None = None
         self.ops: list[Op] = []
@@ -148,6 +149,7 @@ class TritonExecutor:
                 dtype=torch.float32,
                 pin_memory=self._device.type == "cuda",
             )
+            self._picks = Picks(max_logit_rows, program.vocab_size, self._device)
         self._adapters = {}
         held = Parameters(self._weights, self._vectors, self._angles, self._adapters)
         self._replay = Replay(self.ops, held, self._arena, steady=self._steady)
@@ -191,11 +193,15 @@ class TritonExecutor:
 
     def run_best(self, batch: FlatBatch, store: KVStore) -> NDArray[np.int32]:
         with torch.inference_mode(), told_apart():
-            logits = self._run(batch, store)
-            found = torch.empty(len(logits), dtype=torch.int32, device=self._device)
-            if len(logits):
-                best(logits, found)
-            return np.asarray(found.cpu().numpy())
+            found = self._picks.best(self._run(batch, store))
+            self._wait()
+            return np.asarray(found.numpy())
+
+    def run_shortlist(self, batch: FlatBatch, store: KVStore) -> Shortlist:
+        with torch.inference_mode(), told_apart():
+            found = self._picks.likeliest(self._run(batch, store))
+            self._wait()
+            return shortlist_of(found)
 
     def logits(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
         with torch.inference_mode(), told_apart():

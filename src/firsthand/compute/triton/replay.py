@@ -193,18 +193,19 @@ class Replay:
         chosen: torch.Tensor | None = None,
     ) -> None:
         """Add x · aᵀ · bᵀ to the rows whose sequence has an adapter for the weight; `chosen` says
-        which rows of the step x is, where it is not all."""
+        which rows of the step x is, where it is not all. It is known on the device alone, so then
+        every row is computed, rather than waited for who they are."""
         for s, name in enumerate(batch.adapters):
             factors = self._held.adapters[name].get(weight) if name else None
             if factors is None:
                 continue
             first, last = (int(row) for row in batch.row_starts[s : s + 2])
-            whose: Any = slice(first, last)
-            if chosen is not None:
-                whose = (chosen >= first) & (chosen < last)
+            whose = slice(None) if chosen is not None else slice(first, last)
             a, b = factors
-            added = (x[whose].float() @ a.T) @ b.T
-            out[whose] = (out[whose].float() + added).to(out.dtype)
+            tuned = (out[whose].float() + (x[whose].float() @ a.T) @ b.T).to(out.dtype)
+            if chosen is not None:
+                tuned = torch.where(((chosen >= first) & (chosen < last))[:, None], tuned, out)
+            out[whose] = tuned
 
     def _experts(self, op: Op, now: Now, x: Tensors, out: Tensors) -> None:
         """Each expert over the rows that chose it, summed by index in float32."""

@@ -1,6 +1,7 @@
-"""The sampler's work on whole rows of logits: the best token, and log-probabilities.
+"""The sampler's work on whole rows of logits: the best token, the likeliest ones, and
+log-probabilities.
 
-Owns: those two kernels.
+Owns: those three, and the memory through which the first two leave the card.
 May not know: settings of a request, random numbers, what a row is for.
 Read next: `../../engine/sampler.py`, the steps that they are a part of.
 
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import triton.language as tl
 
+from firsthand.compute.executor import SHORTLIST, Shortlist
 from firsthand.compute.triton.launch import OPTIONS, kernel
 
 BLOCK = 1024  # tokens
@@ -43,6 +46,52 @@ def best(logits: torch.Tensor, out: torch.Tensor) -> None:
     """out (L,) int32: the token of the highest logit of each row (L, V), ties to the lower id; −1
     for a row with a NaN or +infinity, or with −infinity everywhere."""
     _best[(logits.shape[0],)](logits, out, logits.shape[1], BLOCK=BLOCK, **OPTIONS)
+
+
+def likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """The parts of a `Shortlist` of `count` tokens. The library takes a NaN for the largest number,
+    and of equal ones any: `is_certain` tells both."""
+    width = logits.shape[1]
+    values, ids = torch.topk(logits, min(count + 1, width), dim=1)
+    if width == count:
+        values = torch.nn.functional.pad(values, (0, 1), value=float("-inf"))
+    edges = torch.stack([values[:, 0], values[:, count - 1], values[:, count]], dim=1)
+    ids, order = torch.sort(ids[:, :count], dim=1)
+    return ids, values.gather(1, order), edges
+
+
+class Picks:
+    """What is picked of rows of `width` logits, on its way: one copy to pinned memory, which the
+    caller waits for."""
+
+    def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
+        self._count = min(SHORTLIST, width)
+        shape = (num_rows, 2 * self._count + 3)
+        is_cuda = device.type == "cuda"
+        self._sent = torch.empty(shape, dtype=torch.int32, pin_memory=is_cuda)
+        self._held = torch.empty_like(self._sent, device=device) if is_cuda else self._sent
+
+    def best(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `best`."""
+        found = self._held.view(-1)[: len(logits)]
+        if len(logits):
+            best(logits, found)
+        return self._sent.view(-1)[: len(logits)].copy_(found, non_blocking=True)
+
+    def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
+        """(L, 2C + 3): see `shortlist_of`."""
+        ids, values, edges = likeliest(logits, self._count)
+        words = [ids.to(torch.int32), values.view(torch.int32), edges.view(torch.int32)]
+        found = self._held[: len(logits)]
+        torch.cat(words, dim=1, out=found)
+        return self._sent[: len(logits)].copy_(found, non_blocking=True)
+
+
+def shortlist_of(words: torch.Tensor) -> Shortlist:
+    """Valid until the next step."""
+    count = (words.shape[1] - 3) // 2
+    ids, values, edges = np.split(words.numpy(), [count, 2 * count], axis=1)
+    return Shortlist(ids, values.view(np.float32), edges.view(np.float32))
 
 
 @kernel
