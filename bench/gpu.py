@@ -2,7 +2,7 @@
 
 Owns: the order of the measurements, their deadline, and the form of the result.
 May not know: kernels.
-Read next: `gpu_models.py`; docs/gpu.md.
+Read next: `gpu_steps.py`, `gpu_models.py`, `gpu_ablation.py`; docs/gpu.md.
 
     python bench/gpu.py --minutes 8 [--model NAME] [--out FILE]
     python bench/gpu.py --smoke            the whole of it, tiny, in Triton's interpreter
@@ -19,7 +19,6 @@ import json
 import math
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
@@ -32,7 +31,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from bench.record import head  # noqa: E402
 
-REPEATS = 20
 NEEDED = ("numpy", "torch", "triton")
 
 
@@ -85,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     for shape, formats in [("smoke", ("float16", "int4"))] if run.smoke else REAL_SHAPES:
         for format in formats:
             run.part(f"{shape} {format}", 20, lambda s=shape, f=format: model(run, s, f))
+    run.part("ablation", 60, lambda: ablated(run))
     run.part("transformers", 20, lambda: beside_transformers(run))
     run.part("real model", 10, lambda: real_model(run))
     print(json.dumps(run.found))
@@ -115,6 +114,8 @@ def machine(run: Run) -> dict[str, Any]:
     import torch
     import triton
 
+    from bench.gpu_steps import timed
+
     size = 1 << (16 if run.smoke else 29)
     source = torch.ones(size, dtype=torch.float32, device=run.device)
     target = torch.empty_like(source)
@@ -144,10 +145,10 @@ def machine(run: Run) -> dict[str, Any]:
 def kernels(run: Run) -> dict[str, Any]:
     """Each file of kernel tests in a process of its own, on this device."""
     folder = ROOT / "tests" / "compute" / "triton"
-    files = sorted(folder.glob("interpreted_*.py"))
+    files = sorted(folder.glob("interpreted_rows.py" if run.smoke else "interpreted_*.py"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     found = {}
-    for file in files[-1:] if run.smoke else files:
+    for file in files:
         limit_s = max(1.0, min(120.0, run.left_s / 2))
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
         command += ["-k", "best_token"] if run.smoke else []
@@ -173,6 +174,7 @@ def kernels(run: Run) -> dict[str, Any]:
 def model(run: Run, name: str, format: str) -> dict[str, Any]:
     """A model of a shape: its load, decoding and prompts beside the limits, and its bits."""
     from bench.gpu_models import SHAPES, fill
+    from bench.gpu_steps import new_executor, wait
 
     shape = SHAPES[name]
     executor = new_executor(run, buckets=shape.rows)
@@ -194,36 +196,25 @@ def model(run: Run, name: str, format: str) -> dict[str, Any]:
 
 
 def store_and_steps(run: Run, executor: Any, name: str, met: int, found: dict[str, Any]) -> None:
-    from bench.gpu_models import SHAPES, batch_of, decoding, new_store
+    from bench.gpu_models import SHAPES, new_store
+    from bench.gpu_steps import decode, picked, prompt
 
     shape, limits = SHAPES[name], run.found["machine"]
     store = new_store(executor, shape)
     read = executor.memory().weights_bytes - 2 * shape.vocab_size * shape.width  # no embedding
     found["decode"] = []
     for rows in shape.rows:
-        batch = decoding(shape, rows)
-        step_ms = timed(run, lambda b=batch: executor.run(b, store))
+        step = decode(run, executor, store, shape, rows)
         num_bytes = read + rows * shape.context * store.slot_bytes
-        device_ms = device_time(run, executor, batch, store)
-        found["decode"].append(
-            {
-                "rows": rows,
-                "step_ms": step_ms,
-                "tokens_per_second": rows / step_ms * 1e3,
-                "bytes": num_bytes,
-                "share_of_bandwidth": num_bytes / step_ms / 1e6 / limits["copied_gb_per_second"],
-                "device_ms": device_ms,
-                "overhead": None if device_ms is None else 1 - device_ms / step_ms,
-            }
-        )
-    prompt = batch_of(shape, [(0, 0, shape.max_tokens)])
-    prompt_ms = timed(run, lambda: executor.run(prompt, store))
-    macs = met * shape.max_tokens
-    found["prompt"] = {
-        "tokens": shape.max_tokens,
-        "step_ms": prompt_ms,
-        "share_of_bf16_peak": 2 * macs / prompt_ms / 1e9 / limits["bf16_tflops"],
-    }
+        per_second = num_bytes / step["step_ms"] / 1e6
+        step |= picked(run, executor, store, shape, rows)
+        step["tokens_per_second"] = rows / step["step_ms"] * 1e3
+        step["bytes"] = num_bytes
+        step["share_of_bandwidth"] = per_second / limits["copied_gb_per_second"]
+        found["decode"].append(step)
+    found["prompt"] = prompt(run, executor, store, shape)
+    rate = 2 * met * shape.max_tokens / found["prompt"]["step_ms"] / 1e9
+    found["prompt"]["share_of_bf16_peak"] = rate / limits["bf16_tflops"]
     facts = executor.compiled_steps()
     found["graphs"] = None if facts is None else facts.to_dict()
 
@@ -233,6 +224,7 @@ def bits(run: Run, name: str, format: str) -> dict[str, Any]:
     import numpy as np
 
     from bench.gpu_models import SHAPES, batch_of, fill, new_store
+    from bench.gpu_steps import new_executor
 
     shape = SHAPES[name]
     half = min(shape.context // 2, shape.max_tokens)
@@ -272,11 +264,19 @@ WAYS: dict[str, tuple[tuple[str, ...], bool]] = {
 }
 
 
+def ablated(run: Run) -> dict[str, Any]:
+    """What fusing and graphs bring, each alone and all: see `gpu_ablation.py`."""
+    from bench.gpu_ablation import ablation
+
+    return ablation(run, "smoke" if run.smoke else "1b")
+
+
 def beside_transformers(run: Run) -> dict[str, Any]:
     """So many requests at once, greedy, over models of one shape: tokens a second of each."""
     import numpy as np
 
     from bench.gpu_models import SHAPES, batch_of, fill, new_store
+    from bench.gpu_steps import new_executor, timed
     from bench.gpu_transformers import generation
 
     shape = SHAPES["smoke" if run.smoke else "1b"]
@@ -337,49 +337,6 @@ def real_model(run: Run) -> dict[str, Any]:
         return found | {"missing": str(error)}
     same = sum(a == b for a, b in zip(*texts, strict=True))
     return found | {"equal_tokens": same, "tokens": new}
-
-
-def new_executor(run: Run, **options: Any) -> Any:
-    """Activations as transformers would have them, so that the two are alike."""
-    from firsthand.compute.triton.executor import TritonExecutor
-
-    if run.smoke and options.get("buckets"):
-        options["capture"] = lambda call: call  # a graph wants a card
-    dtype = "float32" if run.smoke else "float16"
-    return TritonExecutor(run.device, dtype, **options)
-
-
-def device_time(run: Run, executor: Any, batch: Any, store: Any) -> float | None:
-    """What the card itself was busy in one step, by torch's profiler; None: there is no card."""
-    if run.device != "cuda":
-        return None
-    import torch
-
-    from firsthand.compute.torch.profiling import profile_step
-
-    step = profile_step(lambda: executor.run(batch, store), torch.device(run.device))
-    return sum(call.device_ms for call in step.calls)
-
-
-def timed(run: Run, call: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median in milliseconds, after two calls that compile and warm."""
-    repeats, warm = (1, 1) if run.smoke else (repeats, 2)
-    times = []
-    for nth in range(warm + repeats):
-        wait(run)
-        began_s = time.perf_counter()
-        call()
-        wait(run)
-        if nth >= warm:
-            times.append((time.perf_counter() - began_s) * 1e3)
-    return statistics.median(times)
-
-
-def wait(run: Run) -> None:
-    if run.device == "cuda":
-        import torch
-
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

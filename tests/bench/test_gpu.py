@@ -48,6 +48,11 @@ def test_every_part_runs_to_its_end(tmp_path: Path) -> None:
     bits = found["smoke float16"]["bits"]
     assert set(bits["deterministic"]) == {"unfused", "graph", "company", "chunks"}
     assert all(bits["deterministic"].values())
+    rules = [*("", ", without residual-norm", ", without rope", ", without residual-norm and rope")]
+    ways = found["ablation"]
+    assert list(ways) == [kind + rule for kind in ("graph", "eager") for rule in rules]
+    assert [way["operators"] for way in ways.values()] == 2 * [15, 17, 17, 19]
+    assert {step["times"] for step in (*ways["graph"]["decode"], ways["graph"]["prompt"])} == {1.0}
     assert found["transformers"]["requests"] == 2
     assert found["real model"]["equal_tokens"] == found["real model"]["tokens"]
 
@@ -59,5 +64,6 @@ def test_a_deadline_leaves_parts_out_and_keeps_the_rest(tmp_path: Path) -> None:
     found = json.loads(out.read_text(encoding="utf-8"))
     assert done.returncode == 0
     assert found["left_out"] == [
-        *("machine", "kernels", "smoke float16", "smoke int4", "transformers", "real model"),
+        *("machine", "kernels", "smoke float16", "smoke int4", "ablation"),
+        *("transformers", "real model"),
     ]
