@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from firsthand.errors import CheckpointError
+from firsthand.errors import CheckpointError, InvalidRequest
 from firsthand.files import (
     MAX_DOTTED,
+    check_writable,
     open_regular,
     parse_json_object,
     path_inside,
@@ -44,6 +45,17 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     for name in ("fifo", ".", "missing", "a\0b"):
         with pytest.raises(CheckpointError):
             open_regular(tmp_path / name)
+
+
+def test_where_nothing_can_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    check_writable("out", tmp_path / "new")
+    (tmp_path / "old").write_text("x")
+    check_writable("out", tmp_path / "old")
+    check_writable("out", Path(os.devnull))
+    for name in (".", "no/folder", "x" * 300):
+        with pytest.raises(InvalidRequest, match=r"^out: "):
+            check_writable("out", tmp_path / name)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_file_that_grows_while_it_is_read(

@@ -87,6 +87,19 @@ def read_text(path: Path, field: str, limit_bytes: int = MAX_TEXT_BYTES) -> str:
         raise InvalidRequest(field, f"{path} is not UTF-8: {error}") from None
 
 
+def check_writable(field: str, path: Path) -> None:
+    """Before the work whose outcome goes into the file that an option names. Raises InvalidRequest
+    of `field`."""
+    if not path.parent.is_dir():
+        raise InvalidRequest(field, f"there is no folder {path.parent}")
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise InvalidRequest(field, f"{str(path)[:80]}…: {error.strerror}") from None
+    if path.is_dir() or not os.access(path if is_there else path.parent, os.W_OK):
+        raise InvalidRequest(field, f"{path} cannot be written")
+
+
 def path_inside(folder: Path, name: str) -> Path:
     """Where `name` in `folder` really lies; the file need not exist.
 

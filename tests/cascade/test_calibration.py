@@ -20,7 +20,6 @@ from firsthand.cascade.calibration import (
     isotonic,
     read_calibration,
     with_confidence,
-    write_calibration,
 )
 from firsthand.cascade.tradeoff import Sample, curve, point
 from firsthand.errors import InvalidRequest
@@ -90,7 +89,7 @@ def test_the_measure_that_tells_more_is_chosen() -> None:
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "quick.json"
     made = fitted(SIDES, "chat", {"mean": [-0.1, -1 / 3]}, [1 / 3, 0.7], 16, 0.8, 64)
-    write_calibration(path, made)
+    path.write_bytes(made.content())
     assert read_calibration(path) == made
     assert made.sha256 != with_confidence(made, 0.9).sha256
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,40 @@ def test_what_is_wrong_is_told_by_its_name(
     assert code == 2
     assert found["error"]["message"].startswith(message)
     assert not out.exists()
+
+
+def test_a_folder_is_refused_before_either_model_is_asked(
+    models: tuple[str, str], prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--prompts", str(prompts), "--out", str(tmp_path), *SIZES, "--json")
+    assert run_command(["cascade", "calibrate", *models, *words]) == 2
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["message"] == f"out: {tmp_path} cannot be written"
+    assert "answers" not in told.err
+
+
+def test_a_threshold_is_set_whole_or_not_at_all(
+    models: tuple[str, str],
+    prompts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a link, too, which stays one; on a full disk the file is what it was."""
+    file, link = tmp_path / "quick.json", tmp_path / "link.json"
+    words = ("--prompts", str(prompts), "--out", str(file), "--max-tokens", "2", *SIZES)
+    assert said(capsys, "cascade", "calibrate", *models, *words)[0] == 0
+    link.symlink_to(file)
+    assert said(capsys, "cascade", "choose", str(link), "--confidence", "0.25")[0] == 0
+    assert (read_calibration(file).confidence, link.is_symlink()) == (0.25, True)
+
+    def full(self: Path, content: bytes) -> int:
+        with self.open("wb"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert said(capsys, "cascade", "choose", str(link), "--confidence", "0.5")[0] == 5
+    assert read_calibration(file).confidence == 0.25
 
 
 def test_a_model_without_a_template_is_named_before_either_is_asked(

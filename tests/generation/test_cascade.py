@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from firsthand.cascade.calibration import Calibration, write_calibration
+from firsthand.cascade.calibration import Calibration
 from firsthand.cascade.confidence import score_of
 from firsthand.cascade.decision import SURE, TOO_LONG, UNSURE
 from firsthand.cli.micro_model import write_micro_model
@@ -153,11 +153,11 @@ def test_a_file_opens_its_two_models_and_no_others(
     micro_folder: Path, large_folder: Path, other_folder: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "quick.json"
-    write_calibration(path, made(micro_folder, large_folder, -1.0))
+    path.write_bytes(made(micro_folder, large_folder, -1.0).content())
     with Cascade.open(path, threads=1) as cascade:
         assert cascade.chat([{"role": "user", "content": "a"}], max_tokens=2).completion()
     known = made(micro_folder, large_folder, -1.0)
-    write_calibration(path, replace(known, small=replace(known.small, model=str(other_folder))))
+    path.write_bytes(replace(known, small=replace(known.small, model=str(other_folder))).content())
     with pytest.raises(InvalidRequest) as refused:
         Cascade.open(path, threads=1)
     assert refused.value.field == "small"

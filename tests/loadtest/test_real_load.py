@@ -339,10 +339,9 @@ def test_plan_capacity_says_what_it_assumes() -> None:
         (("--qps", "10", "--from", "no-such-file"), "no-such-file"),
         (("--qps", "0", "--tokens-per-second", "1", "--tokens", "1"), "qps"),
         (("--qps", "1", "--tokens-per-second", "0", "--tokens", "1"), "tokens_per_second"),
-        (
-            (*WHOLE, "--slo-ttft", "5"),
-            "slo_ttft",
-        ),
+        ((*WHOLE, "--slo-ttft", "5"), "slo_ttft"),
+        ((*WHOLE, "--slo-ttft", "-5ms"), "slo_ttft:"),
+        ((*WHOLE, "--slo-ttft", "nans"), "slo_ttft:"),
         (
             (*WHOLE, "--qps-is-peak", "--peak", "3"),
             "peak",

@@ -198,6 +198,7 @@ def test_bench_ablate_system_writes_its_page(model: str, tmp_path: Path) -> None
         (("--system", "--report-out", "no/such/folder/page.html"), "report_out"),
         (("--system", "--plot-out", "x.svg"), "plot_out"),
         (("--system", "--num-requests", "1"), "num_requests"),
+        (("--num-requests", "9"), "num_requests"),
         (("--system", "--only", "rule"), "only"),
     ],
 )

@@ -24,7 +24,6 @@ from firsthand.cascade.calibration import (
     Calibration,
     Side,
     read_calibration,
-    write_calibration,
 )
 from firsthand.cascade.confidence import score_of
 from firsthand.cascade.decision import REASONS
@@ -321,13 +320,13 @@ def test_a_reload_finds_a_new_threshold_and_no_other_models(two: Two, tmp_path: 
     two.set(rule(-900.0))
     known, file = two.house.cascades, tmp_path / "quick.json"
     files = [("quick", str(file))]
-    write_calibration(file, known["quick"].calibration)
+    file.write_bytes(known["quick"].calibration.content())
     assert read_again(known, files) == ({}, False)
-    write_calibration(file, replace(rule(-900.0), confidence=0.75))
+    file.write_bytes(replace(rule(-900.0), confidence=0.75).content())
     found, others = read_again(known, files)
     assert (found["quick"].calibration.confidence, others) == (0.75, False)
     assert found["quick"].measured == known["quick"].measured
-    write_calibration(file, replace(rule(-900.0), small=SIDES[1], large=SIDES[0]))
+    file.write_bytes(replace(rule(-900.0), small=SIDES[1], large=SIDES[0]).content())
     assert read_again(known, files) == ({}, True)
     file.write_text("{}")
     with pytest.raises(InvalidRequest, match="version"):

@@ -118,6 +118,10 @@ class Calibration:
         content = {"version": VERSION, **asdict(self), "steps": [list(one) for one in self.steps]}
         return {**content, "sha256": hashlib.sha256(canonical(content)).hexdigest()}
 
+    def content(self) -> bytes:
+        """Of the file."""
+        return (json.dumps(self.to_dict(), indent=1) + "\n").encode()
+
     @property
     def sha256(self) -> str:
         return str(self.to_dict()["sha256"])
@@ -171,11 +175,6 @@ def isotonic(pairs: Iterable[tuple[float, float]]) -> tuple[tuple[float, float],
             total, count = total + more, count + others
         steps.append((least, total, count))
     return tuple((least, min(1.0, total / count)) for least, total, count in steps)
-
-
-def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Raises OSError."""
-    path.write_text(json.dumps(calibration.to_dict(), indent=1) + "\n", encoding="utf-8")
 
 
 def read_calibration(path: Path) -> Calibration:

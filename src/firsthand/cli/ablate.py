@@ -17,6 +17,7 @@ from firsthand.cli import options
 from firsthand.cli.bench import OutputTokens, PlotOut, PromptTokens, Repeats, load_options
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.errors import InvalidRequest
+from firsthand.files import check_writable
 
 BAR_WIDTH = 20  # of the base's speed
 
@@ -34,7 +35,9 @@ def ablate(
     system: Annotated[
         bool, typer.Option("--system", help="Of many requests, not of one sequence.")
     ] = False,
-    num_requests: Annotated[int, typer.Option(help="With --system: so many at once.")] = 32,
+    num_requests: Annotated[
+        int | None, typer.Option(help="With --system: so many at once; default: 32.")
+    ] = None,
     report_out: Annotated[
         Path | None,
         typer.Option(
@@ -50,8 +53,10 @@ def ablate(
             raise InvalidRequest("plot_out", "is of one sequence; with --system, --report-out")
         if report_out is not None and not system:
             raise InvalidRequest("report_out", "goes with --system")
+        if num_requests is not None and not system:
+            raise InvalidRequest("num_requests", "goes with --system")
         if system:
-            sizes = (num_requests, prompt_tokens, output_tokens)
+            sizes = (32 if num_requests is None else num_requests, prompt_tokens, output_tokens)
             rows = _system(model, sizes, repeats, only or (), report_out, loading)
         else:
             rows = _alone(
@@ -100,8 +105,10 @@ def _system(
     from firsthand.measure.ablation_page import page_of
     from firsthand.measure.system_ablation import Work, ablate_system
 
-    if report_out is not None and (report_out.suffix != ".html" or not report_out.parent.is_dir()):
-        raise InvalidRequest("report_out", "must be a .html file in a folder that is there")
+    if report_out is not None:
+        if report_out.suffix != ".html":
+            raise InvalidRequest("report_out", f"must end in .html, not {report_out.name!r}")
+        check_writable("report_out", report_out)
     base = LoadOptions(**options.load_keywords(loading))
     work = Work(*sizes)
     outcomes = list(ablate_system(model, base, _profiles(), work, repeats, _begin, only))

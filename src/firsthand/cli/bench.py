@@ -19,6 +19,7 @@ from firsthand.cli.generate import open_llm
 from firsthand.cli.inspect import STEPS
 from firsthand.cli.output import in_bytes, print_json, print_table, reported, say
 from firsthand.errors import InvalidRequest
+from firsthand.files import check_writable
 
 PromptTokens = Annotated[int, typer.Option(help="Tokens of the prompt.")]
 OutputTokens = Annotated[int, typer.Option(help="New tokens, the first one included.")]
@@ -243,8 +244,8 @@ def profile(
             raise InvalidRequest("step", f"must be prompt or token, not {step!r}")
         check_integer("prompt_tokens", prompt_tokens, 1)
         check_integer("repeats", repeats, 1)
-        if trace_out is not None and not trace_out.parent.is_dir():
-            raise InvalidRequest("trace_out", f"there is no folder {trace_out.parent}")
+        if trace_out is not None:
+            check_writable("trace_out", trace_out)
         with open_llm(model, loading) as llm:
             prompt = prompt_of(prompt_tokens, llm.loaded.limits.vocab_size)
             found = profiling.profile(llm, prompt, STEPS[step], repeats)

@@ -12,9 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
+from firsthand.checks import check_number
 from firsthand.cli import options
 from firsthand.cli.output import print_json, reported
 from firsthand.errors import InvalidRequest
+
+MAX_SLO_MS = 1e9
 
 
 def capacity(
@@ -72,9 +75,11 @@ def _milliseconds(text: str) -> float:
     for unit, factor in (("ms", 1.0), ("s", 1e3)):
         if text.endswith(unit):
             try:
-                return float(text.removesuffix(unit)) * factor
+                found = float(text.removesuffix(unit)) * factor
             except ValueError:
                 break
+            check_number("slo_ttft", found, 0, MAX_SLO_MS, low_open=True)
+            return found
     raise InvalidRequest("slo_ttft", f"must be a time such as 500ms or 0.5s, not {text[:40]!r}")
 
 

@@ -14,7 +14,7 @@ import typer
 
 from firsthand.cli import options
 from firsthand.cli.output import print_json, print_table, reported, say
-from firsthand.errors import InvalidRequest
+from firsthand.files import check_writable
 
 Confidence = Annotated[
     float, typer.Option(help="Keep answers that are worth so much of the large one's, 0 to 1.")
@@ -44,17 +44,15 @@ def calibrate(
 ) -> None:
     """Let both models answer a set, and learn what the small one's confidence is worth."""
     with reported(as_json):
-        from firsthand.cascade.calibration import write_calibration
         from firsthand.evaluate.cascade import Fit, calibrated
         from firsthand.evaluate.pairs import read_questions
 
-        if not out.absolute().parent.is_dir():
-            raise InvalidRequest("out", f"there is no folder {out.parent}")
+        check_writable("out", out)
         fit = Fit(form, measure or "", window, confidence, max_tokens)
         questions = read_questions(prompts)
         chosen: Any = options.load_keywords(loading)
         made, samples = calibrated(small, large, questions, fit, chosen, progress)
-        write_calibration(out, made)
+        out.write_bytes(made.content())
         show_cascade(made, samples, as_json=as_json)
 
 
@@ -65,14 +63,11 @@ def choose(
 ) -> None:
     """Set the threshold of a calibration."""
     with reported(as_json):
-        from firsthand.cascade.calibration import (
-            read_calibration,
-            with_confidence,
-            write_calibration,
-        )
+        from firsthand.cascade.calibration import read_calibration, with_confidence
+        from firsthand.weights.places import write_atomically
 
         made = with_confidence(read_calibration(file), confidence)
-        write_calibration(file, made)
+        write_atomically(file.resolve(), made.content())
         if as_json:
             print_json(made.to_dict())
         else:

@@ -8,7 +8,6 @@ Read next: `../loadtest/playing.py`, `../loadtest/ramp.py`; `capacity.py` plans 
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
-from firsthand.checks import shown
 from firsthand.cli import options
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.cli.remote import DEFAULT_URL, ApiKey, Url, first_key, only_model
 from firsthand.errors import EngineUnavailable, InvalidRequest
+from firsthand.files import check_writable
 from firsthand.values import dataclass
 
 PlotOut = Annotated[
@@ -123,7 +122,8 @@ def serve(
         goals = figures.read_goodput(goodput or ())
         if rate.max_concurrency is not None:
             check_integer("max_concurrency", rate.max_concurrency, 1, 100_000)
-        _check_writable("result_filename", result_filename)
+        if result_filename is not None:
+            check_writable("result_filename", result_filename)
         arrivals = _arrivals(load, rate)
         target = _target(load)
         outcomes = play(target, arrivals, rate.max_concurrency)
@@ -178,7 +178,7 @@ def knee(
 
         check_number("max_seconds", max_seconds, 10, 3600)
         check_number("max_rate", max_rate, 0, MAX_RATE, low_open=True)
-        _check_writable("out", out)
+        check_writable("out", out or Path("knee.json"))
         if plot_out is not None:
             check_plot(plot_out)
         target = _target(load)
@@ -292,20 +292,6 @@ def _holder(load: Load, target: Any, patience_s: float) -> Any:
         )
 
     return hold
-
-
-def _check_writable(field: str, path: Path | None) -> None:
-    """Before a load that takes minutes."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise InvalidRequest(field, f"there is no folder {path.parent}")
-    try:
-        is_there = path.exists()
-    except OSError as error:
-        raise InvalidRequest(field, f"{shown(str(path))}: {error.strerror}") from None
-    if path.is_dir() or not os.access(path if is_there else path.parent, os.W_OK):
-        raise InvalidRequest(field, f"{path} cannot be written")
 
 
 def _plain(rate: float) -> float | str:

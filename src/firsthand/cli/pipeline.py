@@ -15,7 +15,7 @@ import typer
 from firsthand.cli import options
 from firsthand.cli.generate import MAX_AT_ONCE, request_options
 from firsthand.cli.output import CHECK_FAILED, print_json, reported, say
-from firsthand.errors import InvalidRequest
+from firsthand.files import check_writable
 
 Prompts = Annotated[
     list[str], typer.Argument(metavar="PROMPT…", help="Texts to go on from, all at once.")
@@ -118,8 +118,8 @@ def run(
 
 
 def _check_files(trace_out: Path | None, plot_out: Path | None) -> None:
-    if trace_out is not None and not trace_out.parent.is_dir():
-        raise InvalidRequest("trace_out", f"there is no folder {trace_out.parent}")
+    if trace_out is not None:
+        check_writable("trace_out", trace_out)
     if plot_out is not None:
         from firsthand.measure.ablation_plot import check_plot
 

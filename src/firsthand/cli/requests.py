@@ -20,6 +20,7 @@ from firsthand.cli.options import AsJson
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.cli.remote import DEFAULT_URL, ApiKey, Url, first_key
 from firsthand.errors import EngineUnavailable, InvalidRequest, ModelNotFound
+from firsthand.files import check_writable
 
 MAX_STEPS_SHOWN = 20
 _ID = r"[A-Za-z0-9_-]{1,160}"
@@ -62,8 +63,7 @@ def show(
 
             from firsthand.observe.record_trace import trace as trace_of
 
-            if not trace.parent.is_dir():
-                raise InvalidRequest("trace", f"there is no folder {trace.parent}")
+            check_writable("trace", trace)
             trace.write_text(json.dumps(trace_of(found)), encoding="utf-8")
             say(f"wrote {trace}")
         if as_json:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from firsthand.errors import InvalidRequest
+from firsthand.files import check_writable
 from firsthand.measure.ablation import Outcome
 from firsthand.measure.comparison import Comparison
 
@@ -25,8 +26,7 @@ def check_plot(path: Path) -> None:
     """Refuse before anything is measured: InvalidRequest for a suffix, a folder, the library."""
     if path.suffix not in SUFFIXES:
         raise InvalidRequest("plot_out", f"must end in {', '.join(SUFFIXES)}, not {path.name!r}")
-    if not path.parent.is_dir():
-        raise InvalidRequest("plot_out", f"there is no folder {path.parent}")
+    check_writable("plot_out", path)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
