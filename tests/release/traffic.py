@@ -14,25 +14,31 @@ from tests.server.processes import Server
 
 
 class Traffic:
-    """Requests without end; each answer's header is noted, each failure kept."""
+    """Requests without end, one client's streamed; each answer's header is noted, each failure
+    kept. A client keeps its connection as long as the server does."""
 
     def __init__(self, server: Server, model: str = "micro") -> None:
         self.seen: list[str] = []
         self.failed: list[str] = []
         self._server, self._model = server, model
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(3)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(stream,)) for stream in (False, False, True)
+        ]
 
-    def _run(self) -> None:
+    def _run(self, stream: bool) -> None:
         body = {"model": self._model, "prompt": "abc", "max_tokens": 12, "ignore_eos": True}
-        with httpx.Client(base_url=self._server.url, timeout=120) as client:
+        asked = {**body, "stream": stream}
+        server = self._server
+        with httpx.Client(base_url=server.url, timeout=120, verify=server.verify) as client:
             while not self._stop.is_set():
                 try:
-                    answer = client.post("/v1/completions", json=body)
+                    answer = client.post("/v1/completions", json=asked)
                 except httpx.HTTPError as error:
-                    self.failed.append(str(error))
+                    self.failed.append(f"{type(error).__name__}: {error}")
                     continue
-                if answer.status_code == 200:
+                whole = not stream or answer.text.rstrip().endswith("data: [DONE]")
+                if answer.status_code == 200 and whole:
                     self.seen.append(answer.headers.get("x-release", ""))
                 else:
                     self.failed.append(answer.text)

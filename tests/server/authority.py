@@ -26,6 +26,10 @@ class Authority:
             "-CA", str(self.file), "-CAkey", str(self.file.with_suffix(".key")),
         )  # fmt: skip
 
+    def of(self, name: str) -> str:
+        """The certificate that was issued last."""
+        return (self._folder / f"{name}.pem").read_text()
+
     def _make(self, name: str, subject: str, *more: str) -> tuple[Path, Path]:
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         command = [

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -25,13 +26,22 @@ PROGRAM = "from firsthand.cli.main import main; main()"
 
 
 class Server:
-    def __init__(self, process: subprocess.Popen[str], port: int, log: Path) -> None:
+    """`secure` is how a client trusts it, where it speaks TLS."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        port: int,
+        log: Path,
+        secure: ssl.SSLContext | None = None,
+    ) -> None:
         self.process, self.port, self.log = process, port, log
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'http' if secure is None else 'https'}://127.0.0.1:{port}"
+        self.verify: ssl.SSLContext | bool = True if secure is None else secure
 
     def status(self, path: str = "/readyz") -> int:
         try:
-            return httpx.get(self.url + path, timeout=5).status_code
+            return httpx.get(self.url + path, timeout=5, verify=self.verify).status_code
         except httpx.TransportError:
             return 0
 

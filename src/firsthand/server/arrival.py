@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 
 from firsthand.config import handover_descriptor
-from firsthand.errors import CapacityExceeded
+from firsthand.errors import CapacityExceeded, InvalidRequest
 from firsthand.generation.service import Service
 from firsthand.server.configured import Configured
 from firsthand.server.handover import MAX_FDS, MAX_MESSAGE
@@ -41,16 +41,24 @@ class Arrival:
     listens: bool = False  # the sockets are this one's now
     _text: bytes = field(default=b"")
 
-    def placed(self, configured: Configured) -> Configured:
-        """The settings, with the releases that are to be served now."""
-        return replace(configured, settings=self._placed(configured.settings))
+    def check_models(self, settings: Settings) -> None:
+        """Raises InvalidRequest where the settings name others than are served."""
+        num_now, num_served = len(settings.model), len(self.places)
+        if num_now != num_served:
+            text = f"the settings name {num_now} now, and {num_served} are served: start anew"
+            raise InvalidRequest("model", text)
 
-    def _placed(self, settings: Settings) -> Settings:
-        entries = [
+    def placed(self, configured: Configured) -> Configured:
+        """The settings, at the start or read again, with the releases that are served since. Where
+        they name other models, that is told as a change that needs a start."""
+        settings = configured.settings
+        if len(settings.model) != len(self.places):
+            return configured
+        entries = tuple(
             entry if place is None else replace(entry, path=place)
             for entry, place in zip(settings.model, self.places, strict=True)
-        ]
-        return replace(settings, model=tuple(entries))
+        )
+        return replace(configured, settings=replace(settings, model=entries))
 
     def check_context(self, services: Sequence[Service]) -> None:
         """Raises CapacityExceeded where memory allows a model less context than it had."""

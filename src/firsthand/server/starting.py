@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from firsthand.errors import FirsthandError
@@ -65,14 +66,19 @@ async def run_server(
     """Until a signal. The exit code. `engines` are those that answer; None: one beside it for each
     model. Raises FirsthandError where it cannot begin."""
     taken = arrival()
-    if taken is not None:
-        configured = taken.placed(configured)
     try:
+        if taken is not None:
+            taken.check_models(configured.settings)
+            configured, reread = taken.placed(configured), partial(_placed_again, taken, reread)
         return await _run(configured, reread, say, taken, engines)
     except FirsthandError as error:
         if taken is not None:
             taken.failed(str(error))
         raise
+
+
+def _placed_again(taken: Arrival, reread: Callable[[], Configured]) -> Configured:
+    return taken.placed(reread())
 
 
 async def _run(

@@ -114,6 +114,7 @@ async def _serve(
                 await asyncio.sleep(0.001)
             taken.obey(running.on_signal, running.end_at_once)
             taken.arrived()
+            running.on_signal(signal.SIGHUP)  # one that came meanwhile went to the other
         running.stored.start(running.guard)
         await asyncio.wait((ready, stopping, *serving), return_when=asyncio.FIRST_COMPLETED)
         if ready.done() and not stopping.done():
