@@ -58,11 +58,11 @@ class InProcess:
         ticket.routed(name)
         if self.is_cursed:
             raise LostReplica(name)
-        return await self._unless_lost(name, self.replicas[name].run(ticket.payload))
+        return await self._unless_lost(name, anext(self.replicas[name].run(ticket.payload)))
 
     async def tell(self, ticket: Ticket) -> bytes:
         name = await self._chosen(ticket)
-        return await self._unless_lost(name, self.replicas[name].tell(ticket.payload))
+        return await self._unless_lost(name, anext(self.replicas[name].tell(ticket.payload)))
 
     async def link(self, ticket: Ticket) -> AsyncIterator[bytes]:
         name = await self._chosen(ticket)

@@ -47,6 +47,11 @@ STATUS_S = 5.0
 LOOK_S = 0.2
 TELL_S = 10.0
 SPARE_S = 30.0  # for the end itself, beside the drain
+BY_VALUE = {
+    "_by_reference": False,
+    "request_serialization": "pickle",
+    "response_serialization": "pickle",
+}
 _ENDED = (ApplicationStatus.NOT_STARTED, ApplicationStatus.DELETING)
 
 
@@ -64,21 +69,25 @@ class Place:
 
 
 class ServeCalls:
-    """Calls by a handle of Ray Serve. On the event loop that makes it."""
+    """Calls by a handle of Ray Serve. On the event loop that makes it.
+
+    They go straight to the replica's own port, by value: as calls of an actor each piece would pass
+    the store of Ray's objects, which takes twice as long.
+    """
 
     def __init__(self, app: str, handle: DeploymentHandle[Any]) -> None:
         self._app = app
-        self._handle = handle
-        self._streaming = handle.options(stream=True)
+        direct = handle.options(stream=True, **BY_VALUE)
+        self._run, self._tell, self._link = direct.run, direct.tell, direct.link
 
     async def run(self, ticket: Ticket) -> bytes:
-        return await _answer(self._handle.run.remote(ticket))
+        return await _answer(self._run.remote(ticket))
 
     async def tell(self, ticket: Ticket) -> bytes:
-        return await _answer(self._handle.tell.remote(ticket))
+        return await _answer(self._tell.remote(ticket))
 
     async def link(self, ticket: Ticket) -> AsyncIterator[bytes]:
-        response = self._streaming.link.remote(ticket)
+        response = self._link.remote(ticket)
         try:
             async for piece in response:
                 yield piece
@@ -236,10 +245,10 @@ def app_of(model: str) -> str:
 
 
 async def _answer(response: Any) -> bytes:
-    """Raises CapacityExceeded where too many wait, else what Ray raises."""
+    """The one piece. Raises CapacityExceeded where too many wait, else what Ray raises."""
     try:
-        answer: bytes = await response
-        return answer
+        (answer,) = [piece async for piece in response]
+        return bytes(answer)
     except asyncio.CancelledError:
         response.cancel()
         raise

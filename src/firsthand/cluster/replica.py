@@ -97,7 +97,8 @@ class Outbox:
 
 
 class EngineReplica:
-    """The class of the deployment. Calls take and give bytes."""
+    """The class of the deployment. Calls take bytes, and give them in pieces: one that gives pieces
+    says at once, by Ray Serve, that it was taken."""
 
     def __init__(self, options: bytes) -> None:
         self._options = unpacked(options, ReplicaOptions)
@@ -130,9 +131,11 @@ class EngineReplica:
             self._remote.start()
             await self._remote.wait_ready()
 
-    async def run(self, payload: bytes) -> bytes:
-        """One request, until it has ended. A cancelled call ends it."""
-        begin = unpacked(payload, Begin)
+    async def run(self, payload: bytes) -> AsyncIterator[bytes]:
+        """One request, until it has ended: then one piece. A cancelled call ends it."""
+        yield packed(await self._ended(unpacked(payload, Begin)))
+
+    async def _ended(self, begin: Begin) -> End:
         request_id = begin.request.request_id
         try:
             if door_of(request_id) not in self._outboxes:
@@ -140,16 +143,16 @@ class EngineReplica:
             stream = self._streams[request_id] = self.engine.submit(_timed(begin))
             self._load.asked(request_id)
         except FirsthandError as error:
-            return packed(End(to_fault(error), taken=False))
+            return End(to_fault(error), taken=False)
         try:
             await _read(stream)
         except FirsthandError as error:
-            return packed(End(to_fault(error)))
+            return End(to_fault(error))
         finally:
             stream.close()
             del self._streams[request_id]
             self._load.ended(request_id)
-        return packed(End())
+        return End()
 
     async def link(self, payload: bytes) -> AsyncIterator[bytes]:
         """What a door gets of its requests, until it leaves; a beat at least once a second."""
@@ -175,9 +178,11 @@ class EngineReplica:
                 del self._outboxes[door], self._heard_s[door]
                 self._forget(door)
 
-    async def tell(self, payload: bytes) -> bytes:
-        """An abort, a look, a pace, a fault on purpose; or that a door is there."""
-        message = unpacked(payload, Tell).message
+    async def tell(self, payload: bytes) -> AsyncIterator[bytes]:
+        """An abort, a look, a pace, a fault on purpose; or that a door is there. One piece."""
+        yield packed(await self._told(unpacked(payload, Tell).message))
+
+    async def _told(self, message: Abort | Look | Pace | Disturb | Alive) -> End:
         try:
             match message:
                 case Abort(request_id=request_id, index=index):
@@ -195,8 +200,8 @@ class EngineReplica:
                 case Look():
                     await self._look()
         except FirsthandError as error:
-            return packed(End(to_fault(error)))
-        return packed(End())
+            return End(to_fault(error))
+        return End()
 
     @property
     def doors(self) -> set[str]:
