@@ -252,6 +252,8 @@ class Fleet:
             await link.follow(calls.link(ticket), self._take)
         except asyncio.CancelledError:
             raise
+        except FirsthandError as error:
+            reason = str(error)
         except Exception as error:
             reason = f"{type(error).__name__}: {shown(error)}"
         finally:
@@ -261,10 +263,10 @@ class Fleet:
         del self.links[link.name], self._followers[link.name]
         if link.is_leaving or self._keeper is None:
             self.rotation.forget(link.name)
-        else:
+        elif link.beat is not None:  # else it was lost before, and is asked in vain
             self.num_lost += 1
             self.rotation.lost(link.name)
-            log.warning("replica %s was lost; another is started: %s", link.slot, reason)
+            log.warning("replica %s was lost: %s", link.slot, reason)
         for sending in list(self._sendings.values()):
             if sending.is_at(link.name):
                 sending.moves(EngineLost(f"replica {link.slot} was lost: {reason}"))

@@ -47,12 +47,15 @@ class Link:
     async def follow(
         self, pieces: AsyncIterator[bytes], on_step: Callable[[Link, Stepped], None]
     ) -> None:
-        """Until it ends, which it does not by itself. Raises what ended it; TimeoutError after a
+        """Until it ends, which it does not by itself. Raises what ended it; EngineError after a
         silence."""
         self.heard_s = self.clock()
         while True:
-            async with asyncio.timeout(SILENT_S):
-                piece = await anext(pieces, None)
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    piece = await anext(pieces, None)
+            except TimeoutError:
+                raise EngineError(f"nothing was heard of it for {SILENT_S:g} s") from None
             if piece is None:
                 raise EngineError("the replica closed its link")
             self.heard_s = self.clock()
