@@ -69,7 +69,7 @@ CHINESE = Words(
     setting=(
         "{date}，提交 {commit}：{cpu}，{threads} 个线程，系统负载 {load}，{model}；"
         "取 {repeats} 轮的中位数，每轮中各引擎依次运行。"
-        "单位为每秒词元数；各种格式的质量不同，见最后一列。"
+        "单位为每秒 token 数；各种格式的质量不同，见最后一列。"
     ),
     engine="引擎，权重格式",
     columns={
@@ -78,7 +78,7 @@ CHINESE = Words(
         "decode": "单序列",
         "concurrent16": "16 路并发",
         "serving16": "16 路 HTTP",
-        "start": "启动到首词元，秒",
+        "start": "启动到首 token，秒",
         "memory": "内存峰值，MiB",
         "perplexity": "困惑度",
     },

@@ -362,7 +362,7 @@ LABS = (
             "The mask is made from the positions of queries and keys, and its shape is asserted by "
             "name; the tests read a prompt whole, in pieces and token by token, and want one "
             "answer.",
-            "掩码由查询与键的位置生成，形状按名称断言；测试把提示词整段、分段、逐个 token 读入，"
+            "掩码由查询与键的位置生成，形状按名称断言；测试把提示整段、分段、逐个 token 读入，"
             "要求结果相同。",
         ),
         places=(

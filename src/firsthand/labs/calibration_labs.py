@@ -34,7 +34,7 @@ def calibration(bench: Workbench) -> Evidence:
     noise = "".join(chr(source.randrange(32, 127)) for _ in range(len(text)))
     right = forward.nll(encode(PROSE))
     sets = (
-        (Words("rounded to the nearest, no data", "就近取整，不用数据"), None),
+        (Words("rounded to the nearest, no data", "就近舍入，不用数据"), None),
         (
             Words("calibrated on random characters", "用随机字符校准"),
             encode(noise)[:CALIBRATION_TOKENS],
@@ -63,7 +63,7 @@ def calibration(bench: Workbench) -> Evidence:
         rows=tuple((what, loss) for (what, _), loss in zip(sets, losses, strict=True)),
         charts=(
             Bars(
-                Words("What rounding costs", "取整的代价"),
+                Words("What rounding costs", "舍入的代价"),
                 Words("nats a token", "奈特/token"),
                 tuple((what, loss) for (what, _), loss in zip(sets, losses, strict=True)),
             ),
@@ -126,7 +126,7 @@ LABS = (
         cause=Words(
             "Random characters reach other columns than text does. What rounding takes away is "
             "then made up for where nobody looks, at the cost of where everybody does.",
-            "随机字符激活的列与真实文本不同。取整的损失于是在没人用的地方得到补偿，"
+            "随机字符激活的列与真实文本不同。舍入的损失于是在没人用的地方得到补偿，"
             "代价落在人人都用的地方。",
         ),
         cure=Words(

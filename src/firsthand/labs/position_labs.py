@@ -99,13 +99,13 @@ def position_reuse(bench: Workbench) -> Evidence:
         limit=0.1,
         headings=(
             Words("way", "做法"),
-            Words("off by, first token", "首个 token 的偏差"),
+            Words("off by, first token", "首 token 的偏差"),
             Words("same text as fresh", "文本与全新缓存相同"),
         ),
         rows=tuple(rows),
         charts=(
             Bars(
-                Words("How far the first token's scores are off", "首个 token 的分数偏差"),
+                Words("How far the first token's scores are off", "首 token 的分数偏差"),
                 Words("nats", "奈特"),
                 (
                     *((what, value) for (what, _), value in zip(faulty, off, strict=True)),
@@ -164,7 +164,7 @@ LABS = (
             "its prompt: the text gets worse, and says nothing about why.",
             "计数与缓存都接着用，下一个请求会看见前一个：文本像样，却把一位用户的话告诉另一位。"
             "若全部 token 只是旋转多数了，几乎没有影响：旋转位置编码的分数只取决于距离。"
-            "若只有新生成的 token 多数了，首个 token 正确，此后每个 token 都离提示词太远："
+            "若只有新生成的 token 多数了，首 token 正确，此后每个 token 都离提示太远："
             "文本变差，却看不出原因。",
         ),
         cure=Words(

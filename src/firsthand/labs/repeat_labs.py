@@ -169,7 +169,7 @@ def padding(bench: Workbench) -> Evidence:
     return Evidence(
         measure=Words(
             "largest difference of a log-probability that the company of a longer prompt makes",
-            "与更长提示词同批造成的对数概率最大差异",
+            "与更长提示同批造成的对数概率最大差异",
         ),
         fault_shows=min(max(found) for _, found in ways[:-1]),
         ours_does_not=max(ways[-1][1]),
@@ -181,8 +181,8 @@ def padding(bench: Workbench) -> Evidence:
         rows=tuple(rows),
         charts=(
             Lines(
-                Words("How far the first token's scores move", "首个 token 分数的移动"),
-                Words("tokens that the other prompt is longer", "另一提示词多出的 token 数"),
+                Words("How far the first token's scores move", "首 token 分数的移动"),
+                Words("tokens that the other prompt is longer", "另一提示多出的 token 数"),
                 Words("nats", "奈特"),
                 tuple(
                     Series(what, tuple(map(float, PADDINGS[1:])), tuple(found))
@@ -234,7 +234,7 @@ LABS = (
             "request "
             "gives again.",
             "浮点求和取决于次序。工作多时就拆分求和的内核，最后几位会不同；"
-            "接近边界的一次抽样落到另一边，"
+            "接近边界的一次采样落到另一边，"
             "此后就是另一段文本。于是缓存的回答与同一请求重算的结果不一样。",
         ),
         cure=Words(
@@ -257,7 +257,7 @@ LABS = (
         title=Words("An answer that depends on the padding", "随填充而变的回答"),
         question=Words(
             "Prompts in a batch are padded to the longest. Does that change an answer?",
-            "同批的提示词被填充到最长。这会改变回答吗？",
+            "同批的提示被填充到最长。这会改变回答吗？",
         ),
         run=padding,
         cause=Words(

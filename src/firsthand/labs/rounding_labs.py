@@ -71,7 +71,7 @@ def outliers(bench: Workbench) -> Evidence:
     return Evidence(
         measure=Words(
             "largest share of a layer's output that rounding its inputs takes away, by energy",
-            "对输入取整使某层输出损失的最大能量份额",
+            "对输入舍入使某层输出损失的最大能量份额",
         ),
         fault_shows=errors[0],
         ours_does_not=abs(ours.nll - right.nll) / right.nll,
@@ -262,7 +262,7 @@ LABS = (
             "Rounding happens at load, and scales are stored beside the codes. All scales come "
             "from "
             "two functions, so a test can count their calls in a step: none.",
-            "取整在加载时完成，缩放因子与编码一起存放。所有缩放因子都出自两个函数，"
+            "舍入在加载时完成，缩放因子与编码一起存放。所有缩放因子都出自两个函数，"
             "测试可以数一步内的调用次数：零。",
         ),
         places=(

@@ -104,7 +104,7 @@ LABS = (
             "difference. Within one tile all is right, so short prompts show nothing.",
             "每块按与“目前最大分数”的差来加权。最大值变大后，之前累积的是用另一把尺子量的，重了 "
             "e 的差次方倍。"
-            "只有一块时一切正确，所以短提示词看不出问题。",
+            "只有一块时一切正确，所以短提示看不出问题。",
         ),
         cure=Words(
             "When a tile raises the maximum, sum and output are both multiplied by "

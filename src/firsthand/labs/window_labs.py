@@ -81,7 +81,7 @@ def window_timer(bench: Workbench) -> Evidence:
     return Evidence(
         measure=Words(
             f"longest wait for company, ms (the window: {WINDOW.max_wait_s * 1e3:g} ms)",
-            f"等待同伴的最长时间（毫秒）（窗口：{WINDOW.max_wait_s * 1e3:g} 毫秒）",
+            f"等待同批请求的最长时间（毫秒）（窗口：{WINDOW.max_wait_s * 1e3:g} 毫秒）",
         ),
         fault_shows=max(waits[0]),
         ours_does_not=max(waits[1]),
@@ -122,7 +122,7 @@ LABS = (
         title=Words("A batching window without a timer", "没有定时器的批处理窗口"),
         question=Words(
             "Wait at most 50 ms for company, then start. Who starts the batch if nobody comes?",
-            "最多等同伴 50 毫秒就开始。如果没有人再来，由谁来启动这一批？",
+            "最多等别的请求 50 毫秒就开始。如果没有人再来，由谁来启动这一批？",
         ),
         run=window_timer,
         cause=Words(

@@ -135,7 +135,7 @@ def _p0(s: AlertSettings) -> Iterator[Rule]:
         s.selfcheck_for,
         "FH-003",
         "The model gives wrong answers: its golden tokens differ",
-        "模型给出错误的结果：自检词元不一致",
+        "模型给出错误的结果：自检 token 不一致",
     )
     yield Rule(
         "FirsthandErrorRatioHigh",
@@ -154,7 +154,7 @@ def _p0(s: AlertSettings) -> Iterator[Rule]:
         s.latency_for,
         "FH-005",
         f"One first token in a hundred takes over {s.ttft_p99:g} s",
-        f"首个词元延迟的 P99 超过 {s.ttft_p99:g} 秒",
+        f"首 token 延迟的 P99 超过 {s.ttft_p99:g} 秒",
     )
     name, phase = "firsthand_request_phase_seconds", "total"
     whole = quantile(0.99, name, s.latency_window, job=s.job, phase=phase)
@@ -380,5 +380,5 @@ def _p2(s: AlertSettings) -> Iterator[Rule]:
         0,
         "FH-016",
         f"The way back to the last release was not tried for {s.drill_age / 86400:.3g} days",
-        f"已有 {s.drill_age / 86400:.3g} 天没有演练过版本回退",
+        f"已有 {s.drill_age / 86400:.3g} 天没有演练过版本回滚",
     )

@@ -48,7 +48,7 @@ TEXTS = {
     "check-fails": Text(
         *("FH-002", "A check of readiness fails", "就绪检查失败"),
         "The check's own words say which part: an engine, the queue, memory, the golden tokens.",
-        "检查项会说明是哪一部分：引擎、队列、内存或自检词元。",
+        "检查项会说明是哪一部分：引擎、队列、内存或自检 token。",
         READY,
     ),
     "weights-wrong": Text(
@@ -84,7 +84,7 @@ TEXTS = {
         TOP,
     ),
     "prompts-longer": Text(
-        *("FH-005", "Prompts have grown", "提示词变长"),
+        *("FH-005", "Prompts have grown", "提示变长"),
         "Bound them, or let them begin alike, so that the prefix cache finds them.",
         "限制长度，或让其开头一致以命中前缀缓存。",
         "firsthand bench latency MODEL",
@@ -159,7 +159,7 @@ TEXTS = {
     "steps-fail": Text(
         *("FH-012", "Steps of the engine fail", "引擎的计算步骤失败"),
         "The log has the traceback. The same one at each request: take the last release back.",
-        "日志中有调用栈。若每个请求都相同：回退到上一个版本。",
+        "日志中有调用栈。若每个请求都相同：回滚到上一个版本。",
         ENDS,
     ),
     "log-lines": Text(
@@ -195,9 +195,9 @@ TEXTS = {
         "firsthand release history STORE",
     ),
     "drill-old": Text(
-        *("FH-016", "The way back has long not been tried", "很久没有演练过回退"),
+        *("FH-016", "The way back has long not been tried", "很久没有演练过回滚"),
         "Drill it now, beside the running server: a rollback that was never tried is a hope.",
-        "现在就在运行中的服务旁演练一次：没有演练过的回退只是愿望。",
+        "现在就在运行中的服务旁演练一次：没有演练过的回滚只是愿望。",
         "firsthand release drill STORE current",
     ),
     "unknown": Text(

@@ -241,7 +241,7 @@ def test_alerts_of_every_tier_are_shown_with_what_to_do(open_page: Open, site: S
 def test_the_last_drill_and_canaries_are_shown_with_the_health(
     open_page: Open, site: Server
 ) -> None:
-    for language, said in (("en-US", "nothing to return to"), ("zh-CN", "没有可回退的版本")):
+    for language, said in (("en-US", "nothing to return to"), ("zh-CN", "没有可回滚的版本")):
         page = open_page("#/health", locale=language)
         panel = page.locator("section[aria-labelledby=panel-releases]")
         panel.locator("li", has_text=said).wait_for()
