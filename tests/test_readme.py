@@ -106,7 +106,7 @@ def test_the_files_that_documents_name_exist() -> None:
     source = ROOT / "src" / "firsthand"
     missing = []
     for document in (ROOT / "ARCHITECTURE.md", *sorted(ROOT.glob("docs/*.md"))):
-        places = [source / document.stem, source, ROOT]
+        places = [source / document.stem.removesuffix(".zh-CN"), source, ROOT]
         for name in re.findall(r"`([\w/.-]+\.(?:py|md|txt|cpp|hpp))`", document.read_text("utf-8")):
             if not any((place / name).is_file() for place in places):
                 missing.append(f"{document.name}: {name}")
