@@ -24,10 +24,23 @@ RESULTS = ROOT / "bench" / "results"
 DOCS = ROOT / "docs"
 MARKS = ("<!-- costs: made by bench/quantization_table.py -->\n", "<!-- end of costs -->")
 JUDGE_MARKS = ("<!-- judge: made by bench/quantization_table.py -->\n", "<!-- end of judge -->")
-JUDGE_HEADINGS = ("model, weights", "right endings, %", "perplexity of a word", "bits of a byte")
-HEADINGS = (
-    "weights", "bits per weight", "perplexity", "change, %", "divergence, 10⁻⁶ nats", "same top, %"
-)  # fmt: skip
+SUFFIXES = {"en": ".md", "zh": ".zh-CN.md"}
+JUDGE_HEADINGS = {
+    "en": ("model, weights", "right endings, %", "perplexity of a word", "bits of a byte"),
+    "zh": ("模型，权重", "结尾选对，%", "每词困惑度", "每字节位数"),
+}
+HEADINGS = {
+    "en": (
+        "weights", "bits per weight", "perplexity", "change, %", "divergence, 10⁻⁶ nats",
+        "same top, %",
+    ),
+    "zh": ("权重", "每权重位数", "困惑度", "变化，%", "散度，10⁻⁶ 奈特", "首选相同，%"),
+}  # fmt: skip
+MODELS = {
+    "en": "Model `{}`: perplexity {:.3f} as floats, over {} tokens, {}.\n",
+    "zh": "模型 `{}`：浮点时困惑度 {:.3f}，共 {} 个 token，{}。\n",
+}
+FLOATS = {"en": "floats", "zh": "浮点"}
 
 Line = Mapping[str, Any]
 
@@ -53,16 +66,17 @@ def newest(lines: Sequence[Line]) -> dict[str, dict[str, Line]]:
     return found
 
 
-def section(lines: Sequence[Line]) -> str:
+def section(lines: Sequence[Line], language: str) -> str:
     parts = []
     for model, rows in newest(lines).items():
         first = next(iter(rows.values()))
         parts.append(
-            f"Model `{model}`: perplexity {first['reference_perplexity']:.3f} as floats, over "
-            f"{first['tokens']} tokens, {first['at']}.\n"
+            MODELS[language].format(
+                model, first["reference_perplexity"], first["tokens"], first["at"]
+            )
         )
-        parts.append(f"| {' | '.join(HEADINGS)} |")
-        parts.append("|---" * len(HEADINGS) + "|")
+        parts.append(f"| {' | '.join(HEADINGS[language])} |")
+        parts.append("|---" * len(HEADINGS[language]) + "|")
         ordered = sorted(rows.items(), key=lambda row: (-row[1]["bits_per_weight"], row[0]))
         parts += [f"| {' | '.join((name, *cells(line)))} |" for name, line in ordered]
         parts.append("")
@@ -80,14 +94,15 @@ def cells(line: Line) -> tuple[str, ...]:
     )
 
 
-def judge_section(lines: Sequence[Line]) -> str:
+def judge_section(lines: Sequence[Line], language: str) -> str:
     found = {(line["model"], line["weights"]): line for line in lines}
-    rows = [JUDGE_HEADINGS, ("---",) * len(JUDGE_HEADINGS)]
+    headings = JUDGE_HEADINGS[language]
+    rows = [headings, ("---",) * len(headings)]
     for (model, weights), line in found.items():
         accuracy, error = line["accuracy"], line["accuracy_standard_error"]
         rows.append(
             (
-                f"{model}, {'floats' if weights == 'none' else weights}",
+                f"{model}, {FLOATS[language] if weights == 'none' else weights}",
                 f"{100 * accuracy:.1f} ± {100 * error:.1f}",
                 f"{line['word_perplexity']:.2f}",
                 f"{line['bits_per_byte']:.4f}",
@@ -113,13 +128,14 @@ def read_lines(name: str) -> list[dict[str, Any]]:
 
 def pages() -> dict[Path, str]:
     """The pages as the lines would have them."""
-    costs, judge = DOCS / "quantize.md", DOCS / "evaluate.md"
-    return {
-        costs: replaced(costs.read_text(encoding="utf-8"), section(read_lines("quantization"))),
-        judge: replaced(
-            judge.read_text(encoding="utf-8"), judge_section(read_lines("judge")), JUDGE_MARKS
-        ),
-    }
+    found = {}
+    for language, suffix in SUFFIXES.items():
+        costs, judge = DOCS / f"quantize{suffix}", DOCS / f"evaluate{suffix}"
+        made = section(read_lines("quantization"), language)
+        found[costs] = replaced(costs.read_text(encoding="utf-8"), made)
+        made = judge_section(read_lines("judge"), language)
+        found[judge] = replaced(judge.read_text(encoding="utf-8"), made, JUDGE_MARKS)
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -127,7 +143,8 @@ def main(arguments: Sequence[str]) -> int:
         for page, text in pages().items():
             page.write_text(text, encoding="utf-8")
         return 0
-    print(section(read_lines("quantization")), judge_section(read_lines("judge")), sep="\n")
+    costs, judge = read_lines("quantization"), read_lines("judge")
+    print(section(costs, "en"), judge_section(judge, "en"), sep="\n")
     return 0
 
 
