@@ -127,6 +127,11 @@ def handover_descriptor(environ: Mapping[str, str] | None = None) -> int | None:
     return int(value) if value.isascii() and value.isdecimal() else None
 
 
+def completes_a_command(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a shell asks, by typer's variable, what may stand next on its line."""
+    return "_FIRSTHAND_COMPLETE" in (os.environ if environ is None else environ)
+
+
 def set_for_libraries(values: Mapping[str, str], given: Iterable[str] = ()) -> None:
     """Variables that a library reads when it is loaded, for this process and those that it starts;
     those in `given` only where the operator has said nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -78,6 +79,27 @@ def test_help_shows_the_defaults_that_the_command_has() -> None:
     chat = help_of("chat")
     assert "default: 1024" in chat["--max-tokens <int>"]
     assert "default: repetition-guard" in chat["--repetition-guard / --no-repetition-guard"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("firsthand run --te", "--temperature"),
+        ("firsthand release dr", "drill"),
+        ("firsthand data quarantine ls --js", "--json"),
+    ],
+)
+def test_a_shell_completes_verbs_and_options(line: str, offered: str) -> None:
+    code = "import sys; sys.argv = ['firsthand']; from firsthand.cli.main import main; main()"
+    asked = {
+        "_FIRSTHAND_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**os.environ, **asked}, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.split() == [offered]
 
 
 WRONG = [

@@ -67,6 +67,7 @@ from firsthand.cli.output import (
     print_json,
     say,
 )
+from firsthand.config import completes_a_command
 from firsthand.values import dataclass
 
 
@@ -250,7 +251,8 @@ def run_command(arguments: Sequence[str]) -> int:
     """
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
-        app = build_app(arguments[0] if arguments else "")
+        nothing = None if completes_a_command() else ""
+        app = build_app(arguments[0] if arguments else nothing)
         code = int(app(list(arguments), standalone_mode=False) or 0)
     except SystemExit:  # typer's way out when the reader of a help page has closed its pipe
         return 0
