@@ -91,15 +91,33 @@ def _last_line(said: str) -> str:
 def receive(
     record: Record = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine alone.")] = 9095,
+    bots: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Tell these bots of a team's chat too, a TOML file; default: none."
+        ),
+    ] = None,
 ) -> None:
-    """Take Alertmanager's webhooks, and keep each alert in the record."""
+    """Take Alertmanager's webhooks, keep each alert in the record, and tell a team's chat."""
     with reported():
         import time
 
-        from firsthand.observe.received import AlertRecord, Receiver
+        from firsthand.config import read_environment
+        from firsthand.observe.bots import read_bots, tell_all
+        from firsthand.observe.received import AlertRecord, Notice, NotTold, Receiver
+
+        told = read_bots(bots) if bots is not None else []
+        language = read_environment().language
+
+        def tell(notices: list[Notice]) -> None:
+            try:
+                tell_all(told, notices, language, time.time())
+            except NotTold as error:
+                say(f"not told: {error}")
+                raise
 
         path = _path(record)
-        receiver = Receiver(AlertRecord(path), port, time.time)
+        receiver = Receiver(AlertRecord(path), port, time.time, tell)
         say(f"Alerts to http://127.0.0.1:{receiver.port} are kept in {path}")
         receiver.run()
 

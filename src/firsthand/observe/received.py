@@ -1,7 +1,7 @@
 """The record of alerts: what Alertmanager sent, and who answered, line by line.
 
 Owns: the record's file, and a receiver of webhooks that writes it.
-May not know: what is made of it (`review.py`).
+May not know: what is made of it (`review.py`), whom it tells (`bots.py`).
 Read next: `routing.py`, which sends every alert here.
 
 The file is only ever added to, one JSON object per line. A line that was cut is passed over.
@@ -23,6 +23,13 @@ from firsthand.values import dataclass
 MAX_BODY_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 10
 READ_S = 10.0
+RECORD_PATH = "/record"
+
+Tell = Callable[[list["Notice"]], None]
+
+
+class NotTold(Exception):
+    """Somebody could not be told of an alert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +101,20 @@ def notices_of(body: Mapping[str, Any], at_s: float) -> list[Notice]:
 
 
 class Receiver:
-    """Takes webhooks on this machine's own address, on any path. `port` 0: any free one."""
+    """Takes webhooks on this machine's own address, on any path. `port` 0: any free one.
+
+    `tell` gets the alerts of each webhook that came on another path than /record, where every alert
+    comes once more. If it raises NotTold the answer is 502, so that Alertmanager sends them again.
+    """
 
     def __init__(
-        self, record: AlertRecord, port: int, clock: Callable[[], float], host: str = "127.0.0.1"
+        self,
+        record: AlertRecord,
+        port: int,
+        clock: Callable[[], float],
+        tell: Tell = lambda notices: None,
     ) -> None:
-        self._server = ThreadingHTTPServer((host, port), _handler(record, clock))
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(record, clock, tell))
         self.port: int = self._server.server_address[1]
 
     def run(self) -> None:
@@ -111,7 +126,9 @@ class Receiver:
         self._server.server_close()
 
 
-def _handler(record: AlertRecord, clock: Callable[[], float]) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    record: AlertRecord, clock: Callable[[], float], tell: Tell
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = READ_S
 
@@ -124,10 +141,16 @@ def _handler(record: AlertRecord, clock: Callable[[], float]) -> type[BaseHTTPRe
                 body = json.loads(self.rfile.read(int(length)))
                 if not isinstance(body, dict):
                     raise InvalidRequest("body", "must be an object")
-                for notice in notices_of(body, clock()):
+                notices = notices_of(body, clock())
+                for notice in notices:
                     record.add(notice)
+                if self.path != RECORD_PATH:
+                    tell(notices)
             except (ValueError, RecursionError, InvalidRequest):
                 self.send_error(400)
+                return
+            except NotTold:
+                self.send_error(502)
                 return
             self.send_response(200)
             self.send_header("Content-Length", "0")
