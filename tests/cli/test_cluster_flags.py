@@ -15,11 +15,12 @@ from firsthand.errors import InvalidRequest
 def test_a_load_decides_only_where_that_is_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "scaling.toml"
     file.write_text("max-replicas = 9\nqueue-out = 3\n")
-    assert scaled_by(None, None, None) is None
-    assert scaled_by(None, None, 3) == Limits(max_replicas=3)
-    assert scaled_by(file, 2, None) == Limits(min_replicas=2, max_replicas=9, queue_out=3)
+    assert scaled_by(None, None, None, 8) is None
+    assert scaled_by(None, None, 3, None) == Limits(max_replicas=3)
+    assert scaled_by(None, None, 3, 8) == Limits(max_replicas=3, ongoing_out=8)
+    assert scaled_by(file, 2, None, 64) == Limits(min_replicas=2, max_replicas=9, queue_out=3)
     with pytest.raises(InvalidRequest, match="max_replicas"):
-        scaled_by(file, 10, None)
+        scaled_by(file, 10, None, None)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ import pytest
 
 from firsthand.cluster.closed import ALONE, VARIABLES, close
 from firsthand.processes import processor_s
+from tests.cluster.conftest import Figure
 from tests.cluster.test_cluster import metric, post, ray_pids, replica_pids, told
 from tests.data.services import needs
 from tests.observe.monitoring import free_port
@@ -38,17 +39,6 @@ NUM_CLIENTS = 6
 CUT_S = 30.0
 BODY = {"max_tokens": 150, "ignore_eos": True, "temperature": 0.9}
 PROMPTS = [f"prompt number {number}" for number in range(8)]
-Figure = Callable[..., None]
-
-
-@pytest.fixture
-def figure(record_property: Callable[[str, object], None]) -> Figure:
-    def record(name: str, value: float, unit: str, limit: str = "") -> None:
-        wanted = f" ({limit})" if limit else ""
-        record_property("figure", f"{name}: {value:.4g} {unit}{wanted}")
-        print(f"{name}: {value:.4g} {unit}{wanted}")
-
-    return record
 
 
 @contextmanager
@@ -211,7 +201,7 @@ def test_what_the_way_over_ray_adds_to_an_answer(
         figure(f"cluster: {name}, single", statistics.median(one), "ms")
         added = statistics.median(other) - statistics.median(one)
         figure(f"cluster: {name}, added at p50", added, "ms", "at most 5")
-        assert added <= 15.0, "the goal is 5; measured were 5.0 and 7.0 on a quiet machine"
+        assert added <= 15.0, "the goal is 5; measured were 1.6 and 3.0 on a quiet machine"
 
 
 def latencies(server: Server) -> tuple[list[float], list[float]]:

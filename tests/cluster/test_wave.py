@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from firsthand.cli.micro_model import write_micro_model
+from tests.cluster.conftest import Figure
 from tests.cluster.test_cluster import replica_pids, told
 from tests.server.processes import Server, launched
 
@@ -36,6 +37,7 @@ look-back-s = 15
 BODY = {"prompt": "hello", "max_tokens": 2500, "ignore_eos": True, "seed": 3, "temperature": 0.9}
 FLAGS = ("--max-model-len", "4096", "--served-model-name", "micro", "--max-num-seqs", "8")
 WAVE, EBB = 10, 1  # callers, each of whom asks again when it has its answer
+FLOOD = 20  # of them: more than run at once
 PATIENCE_S = 400.0
 
 
@@ -65,13 +67,11 @@ class Callers:
 
 def test_a_wave_comes_and_goes_without_a_failed_request(tmp_path: Path) -> None:
     """Answers are long: what is under way is at the replicas, and not on its way to them."""
-    micro = tmp_path / "micro"
-    micro.mkdir()
-    write_micro_model(micro, context_length=4096)
+    model = micro(tmp_path)
     home, scaling = tmp_path / "home", tmp_path / "scaling.toml"
     scaling.write_text(SCALING)
     verb = ("cluster", "serve", "--local", "--scaling", str(scaling), "--replica-cpus", "0.5")
-    with launched(tmp_path, str(micro), *FLAGS, verb=verb, FIRSTHAND_HOME=str(home)) as server:
+    with launched(tmp_path, str(model), *FLAGS, verb=verb, FIRSTHAND_HOME=str(home)) as server:
         server.wait_ready(PATIENCE_S)
         wanted = asked(server).json()["choices"]
         took_s: dict[str, float] = {}
@@ -90,6 +90,34 @@ def test_a_wave_comes_and_goes_without_a_failed_request(tmp_path: Path) -> None:
         assert answers == [wanted] * len(answers)
         code, _ = server.end(signal.SIGTERM, 60.0)
         assert code == 0, server.log.read_text()
+
+
+def test_a_second_replica_begins_within_15_s_of_the_load_that_needs_it(
+    tmp_path: Path, figure: Figure
+) -> None:
+    """With the limits as they are. Its process is looked for, so some of it is Ray's start."""
+    model = micro(tmp_path)
+    verb = ("cluster", "serve", "--local", "--min-replicas", "1", "--max-replicas", "3")
+    flags = (*FLAGS, "--max-queue-wait", "0")  # nobody is refused, however slow the machine is
+    home = {"FIRSTHAND_HOME": str(tmp_path / "home")}
+    with launched(tmp_path, str(model), *flags, verb=verb, **home) as server:
+        server.wait_ready(PATIENCE_S)
+        wanted = asked(server).json()["choices"]
+        callers, begun_s = Callers(server, FLOOD), time.monotonic()
+        waited({2, 3})
+        took_s = time.monotonic() - begun_s
+        answers = callers.end()
+        figure("autoscaling: a second replica begins after", took_s, "s", "at most 15")
+        figure("autoscaling: answers meanwhile", len(answers), "answers")
+        assert answers == [wanted] * len(answers)
+        assert took_s <= 15.0
+        server.end(signal.SIGTERM, 60.0)
+
+
+def micro(folder: Path) -> Path:
+    """With room for long answers."""
+    (folder / "micro").mkdir()
+    return write_micro_model(folder / "micro", context_length=4096)
 
 
 def asked(server: Server) -> httpx.Response:

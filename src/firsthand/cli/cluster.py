@@ -23,7 +23,7 @@ from firsthand.checks import check_choice, check_integer, check_number
 from firsthand.cli.options import AsJson
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.cli.serve import read, typed
-from firsthand.cluster.autoscaling.limits import Limits, read_limits
+from firsthand.cluster.autoscaling.limits import Limits, read_limits, usual_limits
 from firsthand.cluster.rotation import Routing
 from firsthand.config import read_environment
 from firsthand.errors import InvalidRequest
@@ -121,7 +121,9 @@ def serve(
         if local == (address is not None):
             raise InvalidRequest("address", "give it, or --local: one of both")
         check_choice("routing", routing, tuple(Routing))
-        limits = scaled_by(scaling, min_replicas, max_replicas)
+        configured = read(config, given)
+        settings = configured.settings
+        limits = scaled_by(scaling, min_replicas, max_replicas, settings.max_num_seqs)
         if limits is not None and replicas is not None:
             raise InvalidRequest("replicas", "is a number that stays; a load changes the others")
         most = limits.max_replicas if limits is not None else 1 if replicas is None else replicas
@@ -129,8 +131,6 @@ def serve(
         cores = os.cpu_count() or 1
         cpus = replica_cpus or (cores / most if local else 1.0)
         check_number("replica_cpus", cpus, 0.0, 4096.0, low_open=True)
-        configured = read(config, given)
-        settings = configured.settings
         room = max(most, int(cores / cpus + 1e-6))
         with session(
             address, local=(cpus, settings.drain_limit_s, room) if local else None
@@ -163,14 +163,17 @@ def serve(
             raise typer.Exit(code)
 
 
-def scaled_by(file: Path | None, least: int | None, most: int | None) -> Limits | None:
-    """When there are more replicas or fewer; None: nothing of it was asked for. Raises
-    InvalidRequest."""
+def scaled_by(
+    file: Path | None, least: int | None, most: int | None, num_sequences: int | None
+) -> Limits | None:
+    """When there are more replicas or fewer, each of which runs so many at once; None: nothing of
+    it was asked for. Raises InvalidRequest."""
     given = {"min_replicas": least, "max_replicas": most}
     changes = {name: value for name, value in given.items() if value is not None}
     if file is None and not changes:
         return None
-    return replace(Limits() if file is None else read_limits(file), **changes)
+    usual = usual_limits(num_sequences)
+    return replace(Limits(**usual) if file is None else read_limits(file, usual), **changes)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Read next: `policy.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -89,14 +90,22 @@ def limits_at(curve: Curve) -> dict[str, Any]:
     return {"ongoing_out": ongoing, "queue_out": ongoing, "p99_ttft_ms": slow_ms}
 
 
-def read_limits(file: Path) -> Limits:
+def usual_limits(num_sequences: int | None) -> dict[str, Any]:
+    """Where it is said how many run at once in a replica: more than those are too many. A door
+    refuses who would wait for long, so there may never be as many as usual."""
+    usual = Limits()
+    return {} if num_sequences is None else {"ongoing_out": min(usual.ongoing_out, num_sequences)}
+
+
+def read_limits(file: Path, usual: Mapping[str, Any] | None = None) -> Limits:
     """From a TOML file of the fields' names; what it does not say is what the knee says that it
-    names (`knee = "knee.json"`, beside it), then the default. Raises InvalidRequest."""
+    names (`knee = "knee.json"`, beside it), then the usual, then the default. Raises
+    InvalidRequest."""
     try:
         content = strict_toml(read_text(file, "scaling", MAX_FILE_BYTES))
     except ValueError as error:
         raise InvalidRequest(str(file), f"is no TOML: {error}") from None
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict(usual or {})
     said: dict[str, Any] = {}
     knee = content.pop(KNEE, None)
     if knee is not None:
