@@ -255,7 +255,7 @@ class Fleet:
         except FirsthandError as error:
             reason = str(error)
         except Exception as error:
-            reason = f"{type(error).__name__}: {shown(error)}"
+            reason = f"its link ended: {type(error).__name__}"
         finally:
             self._lost(link, reason)
 
