@@ -157,11 +157,11 @@ $(VENV)/.oracles: constraints.txt $(VENV)/.checks
 	@touch $@
 
 # What Debian's packages bring to the tests: other instruction sets by emulation, a proxy,
-# certificates, Prometheus and its Alertmanager, a browser with Chinese glyphs, queues and a database.
-# Without them those tests are left out.
+# certificates, Prometheus and its Alertmanager, a browser with Chinese glyphs, queues, a database,
+# network namespaces. Without them those tests are left out.
 SYSTEM := qemu-user g++-aarch64-linux-gnu libsimde-dev nginx-light openssl \
   prometheus prometheus-alertmanager chromium fonts-noto-cjk \
-  redis-server nats-server rabbitmq-server postgresql skopeo
+  redis-server nats-server rabbitmq-server postgresql skopeo iproute2
 $(VENV)/.system: Makefile | $(VENV)/bin/python
 	@if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null && \
 	  test -f /usr/include/simde/x86/avx512.h && command -v openssl >/dev/null && \
@@ -169,6 +169,7 @@ $(VENV)/.system: Makefile | $(VENV)/bin/python
 	  command -v promtool >/dev/null && command -v amtool >/dev/null && \
 	  command -v chromium >/dev/null && command -v redis-server >/dev/null && \
 	  command -v nats-server >/dev/null && command -v skopeo >/dev/null && \
+	  PATH="$$PATH:/usr/sbin" command -v ip >/dev/null && \
 	  test -d /usr/lib/rabbitmq && test -d /usr/lib/postgresql; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq $(SYSTEM) >/dev/null || \
