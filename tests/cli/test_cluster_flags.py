@@ -30,6 +30,7 @@ def test_a_load_decides_only_where_that_is_asked_for(tmp_path: Path) -> None:
         (("--max-replicas", "0"), "max_replicas"),
         (("--scaling", "none.toml"), "none.toml"),
         (("--replicas", "0"), "replicas"),
+        (("--replica-cpus", "0"), "replica_cpus"),
     ],
 )
 def test_what_is_wrong_is_named(

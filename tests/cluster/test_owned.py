@@ -64,6 +64,29 @@ def test_one_cluster_on_a_machine_and_the_other_is_named(
         assert "room for 2" in capsys.readouterr().err
 
 
+def test_while_it_starts_there_is_nothing_to_ask(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is it said that there is no cluster, or that `stop` would end it."""
+    claimed = claim(home)
+    with pytest.raises(InvalidRequest, match="is being started"):
+        claim(home)
+    for words in (["status"], ["stop"], ["scale", "2"]):
+        assert run_command(["cluster", *words]) == 1
+        assert "is being started" in capsys.readouterr().err
+    claimed.release()
+    assert run_command(["cluster", "stop"]) == 2
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1])
+def test_a_note_that_names_no_single_process_is_none(home: Path, pid: int) -> None:
+    """SIGTERM to −1 would end everything."""
+    claimed = claim(home)
+    claimed.tell(Note("127.0.0.1:1", pid, 1.0, 1))
+    assert found(home) is None
+    claimed.release()
+
+
 def test_what_an_owner_that_was_killed_has_left_is_no_cluster(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +142,11 @@ def test_folders_of_dead_processes_are_removed_and_others_are_not(
     os.close(lock)  # as its process's end does
     third, third_lock = own_folder()
     assert set(tmp_path.iterdir()) == {strange, other, third}
+    os.utime(strange, (0, 0))
+    (link := tmp_path / f"{PREFIX}link").symlink_to(tmp_path)
+    fourth, fourth_lock = own_folder()
+    assert set(tmp_path.iterdir()) == {link, other, third, fourth}, "an old one without a lock"
+    os.close(fourth_lock)
     os.close(other_lock)
     os.close(third_lock)
 

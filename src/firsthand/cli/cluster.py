@@ -129,7 +129,7 @@ def serve(
         most = limits.max_replicas if limits is not None else 1 if replicas is None else replicas
         check_integer("replicas", most, 1, MAX_REPLICAS)
         cores = os.cpu_count() or 1
-        cpus = replica_cpus or (cores / most if local else 1.0)
+        cpus = (cores / most if local else 1.0) if replica_cpus is None else replica_cpus
         check_number("replica_cpus", cpus, 0.0, 4096.0, low_open=True)
         room = max(most, int(cores / cpus + 1e-6))
         with session(
@@ -271,6 +271,6 @@ def stop(address: Address = None, as_json: AsJson = False) -> None:
 
 def own() -> Any:
     """The note of this machine's cluster, if there is one."""
-    from firsthand.cluster.owned import found
+    from firsthand.cluster.owned import standing
 
-    return found(read_environment().home)
+    return standing(read_environment().home)

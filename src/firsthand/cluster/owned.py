@@ -15,11 +15,13 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -27,11 +29,13 @@ from firsthand.errors import EngineUnavailable, InvalidRequest
 from firsthand.values import dataclass
 from firsthand.weights.places import write_atomically
 
+STARTING = "this machine's cluster is being started: ask again when it is, or end its process"
 NOTE, LOCK, STOP = "cluster.json", "cluster.lock", "cluster.stop"
 PREFIX = "fh-ray-"
 OWNER = "owner"
 LOOK_S = 0.1
 TELL_S = 10.0
+OLD_S = 60.0  # of a folder without a lock: its owner has gone, and a process of Ray's came late
 SPARE_S = 30.0  # for the end itself, beside the drain
 
 
@@ -40,7 +44,7 @@ class Note(msgspec.Struct, frozen=True):
     it has; `room`: so many replicas at most."""
 
     address: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(gt=1)]  # no other number is a process to be told to end
     drain_s: float
     room: int
 
@@ -66,9 +70,10 @@ def claim(home: Path) -> Claim:
     lock = locked(home / LOCK)
     if lock is None:
         note = _read(home)
-        where = "is being started" if note is None else f"runs at {note.address}, by {note.pid}"
-        message = f"this machine's cluster {where}: `firsthand cluster stop` ends it"
-        raise InvalidRequest("local", message)
+        if note is None:
+            raise InvalidRequest("local", STARTING)
+        message = f"this machine's cluster runs at {note.address}, by {note.pid}"
+        raise InvalidRequest("local", f"{message}: `firsthand cluster stop` ends it")
     (home / NOTE).unlink(missing_ok=True)
     return Claim(home, lock)
 
@@ -82,6 +87,17 @@ def found(home: Path) -> Note | None:
     (home / NOTE).unlink(missing_ok=True)
     os.close(lock)
     return None
+
+
+def standing(home: Path) -> Note | None:
+    """`found`, for who asks something of it. Raises EngineUnavailable while it is being started."""
+    note = found(home)
+    if note is None and (home / LOCK).exists():
+        lock = locked(home / LOCK, create=False)
+        if lock is None:
+            raise EngineUnavailable(STARTING)
+        os.close(lock)
+    return note
 
 
 def end(home: Path, note: Note, tell: Callable[[str], None]) -> None:
@@ -115,7 +131,12 @@ def own_folder() -> tuple[Path, int]:
     look into it; its path is short, because sockets are in it."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
-            if left.is_symlink() or left.stat().st_uid != os.getuid():
+            status = left.lstat()
+            if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
+                continue
+            if not (left / OWNER).exists():
+                if time.time() - status.st_mtime > OLD_S:
+                    shutil.rmtree(left, ignore_errors=True)
                 continue
             lock = locked(left / OWNER, create=False)
             if lock is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from firsthand.checks import shown
 from firsthand.cluster.closed import check_closed, check_version, close
-from firsthand.cluster.owned import Claim, Note, claim, found, own_folder
+from firsthand.cluster.owned import Claim, Note, claim, own_folder, standing
 from firsthand.config import set_for_libraries
 from firsthand.errors import EngineUnavailable, InvalidRequest
 from firsthand.values import dataclass
@@ -112,8 +112,8 @@ def join(address: str, home: Path, *, quiet: bool = False) -> Session:
 
 
 def own_address(home: Path) -> str:
-    """Of this machine's cluster. Raises InvalidRequest."""
-    note = found(home)
+    """Of this machine's cluster. Raises InvalidRequest, EngineUnavailable while it starts."""
+    note = standing(home)
     if note is None:
         raise InvalidRequest("address", "none is given, and no cluster runs on this machine")
     return note.address
