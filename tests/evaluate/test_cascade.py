@@ -177,6 +177,17 @@ def test_a_wrong_line_of_the_set_is_named(
     assert (code, "line 2" in found["error"]["message"]) == (2, True)
 
 
+def test_a_prompt_that_is_too_long_is_named(
+    models: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in ("a", "word " * 99)))
+    words = ("--prompts", str(path), "--out", str(tmp_path / "x.json"), *SIZES)
+    code, found = said(capsys, "cascade", "calibrate", *models, *words, "--max-tokens", "2")
+    assert code == 2
+    assert found["error"]["message"].startswith("prompts: number 2, 'word word")
+
+
 def test_equal_texts_are_of_full_quality_whatever_they_hold() -> None:
     assert quality("\x01", "\x01") == quality("a b", "A  b!") == 1.0
     assert quality("", "a") == 0.0

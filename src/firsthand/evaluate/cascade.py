@@ -17,8 +17,8 @@ from itertools import accumulate
 from firsthand.cascade.calibration import CHAT, TEXT, Calibration, Side, fitted
 from firsthand.cascade.confidence import MEASURES, Rule, score_of
 from firsthand.cascade.tradeoff import Sample
-from firsthand.checks import check_choice, check_number
-from firsthand.errors import AnswerCancelled, InvalidRequest
+from firsthand.checks import check_choice, check_number, shown
+from firsthand.errors import AnswerCancelled, ContextLengthExceeded, InvalidRequest
 from firsthand.evaluate.candidates import split_name
 from firsthand.evaluate.pairs import Question
 from firsthand.evaluate.text_scores import rouge
@@ -135,7 +135,11 @@ def _answers(
     found = []
     with LLM(side.model, **calibrated_keywords(side, options)) as llm:
         for number, question in enumerate(questions, 1):
-            answer = _answer(llm, question.prompt, fit)
+            try:
+                answer = _answer(llm, question.prompt, fit)
+            except ContextLengthExceeded as error:
+                where = f"number {number}, {shown(question.prompt)}, of {side.model}"
+                raise InvalidRequest("prompts", f"{where}: {error.message}") from None
             if answer.finish.reason is FinishReason.CANCELLED:
                 raise AnswerCancelled("interrupted while an answer was waited for")
             found.append(answer)
