@@ -1,7 +1,7 @@
 """What the system says of another process, and how one of ours begins.
 
 Owns: the processor time that a process has used, the memory that it holds, the most that this one
-held; how often one looks for garbage.
+held; which it has started; how often one looks for garbage.
 May not know: what the process does, or who asks.
 Read next: `text/template_process.py`, `generation/process.py`: a limit by the clock alone would end
 what only waits for a busy machine.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -29,6 +30,18 @@ def processor_s(pid: int) -> float | None:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return None
+
+
+def children(pid: int) -> list[tuple[int, str]]:
+    """Those that it started and that are there, each with its command line; none where the system
+    does not say."""
+    found = []
+    for told in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in told.read_text(encoding="ascii").split():
+                line = Path(f"/proc/{child}/cmdline").read_bytes()
+                found.append((int(child), line.replace(b"\0", b" ").decode("utf-8", "replace")))
+    return found
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -149,6 +150,20 @@ def test_folders_of_dead_processes_are_removed_and_others_are_not(
     os.close(fourth_lock)
     os.close(other_lock)
     os.close(third_lock)
+
+
+def test_the_parts_of_a_start_that_failed_are_ended_and_no_other_child(tmp_path: Path) -> None:
+    waits = [sys.executable, "-c", "import time; time.sleep(60)"]
+    part = subprocess.Popen([*waits, f"--log_dir={tmp_path}/r/logs"])
+    other = subprocess.Popen(waits)
+    try:
+        owned.end_parts(tmp_path)
+        assert part.wait(20) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for one in (part, other):
+            one.kill()
+            one.wait()
 
 
 def test_a_cluster_that_is_gone_is_told_within_seconds(capsys: pytest.CaptureFixture[str]) -> None:

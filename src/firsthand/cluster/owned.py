@@ -26,6 +26,7 @@ from typing import Annotated
 import msgspec
 
 from firsthand.errors import EngineUnavailable, InvalidRequest
+from firsthand.processes import children
 from firsthand.values import dataclass
 from firsthand.weights.places import write_atomically
 
@@ -147,6 +148,14 @@ def own_folder() -> tuple[Path, int]:
     if lock is None:
         raise EngineUnavailable(f"{folder}: taken by another process")
     return folder, lock
+
+
+def end_parts(folder: Path) -> None:
+    """Ray forgets the parts of a start that failed; they would live as long as this process."""
+    for pid, line in children(os.getpid()):
+        if str(folder) in line:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def locked(path: Path, *, create: bool = True) -> int | None:

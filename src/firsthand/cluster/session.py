@@ -19,7 +19,7 @@ from typing import Any
 
 from firsthand.checks import shown
 from firsthand.cluster.closed import check_closed, check_version, close
-from firsthand.cluster.owned import Claim, Note, claim, own_folder, standing
+from firsthand.cluster.owned import Claim, Note, claim, end_parts, own_folder, standing
 from firsthand.config import set_for_libraries
 from firsthand.errors import EngineUnavailable, InvalidRequest
 from firsthand.values import dataclass
@@ -91,6 +91,7 @@ def begin_own(home: Path, num_cpus: int, *, quiet: bool = False) -> Session:
             )
             return Session(_gcs(), folder, lock)
         except BaseException as error:
+            end_parts(folder)
             session.end()
             if not isinstance(error, EngineUnavailable) or attempt + 1 == START_ATTEMPTS:
                 raise
