@@ -176,6 +176,7 @@ class FakeService(Service):
         self.options: list[Options] = []
         self.template = "template"
         self.rendered: list[tuple[Any, Any]] = []  # messages and tools
+        self.variables: list[dict[str, Any]] = []  # of each
         self.status = Status.READY
         self.fault: Exception | None = None  # raised by `submit`
 
@@ -243,6 +244,7 @@ class FakeService(Service):
     ) -> Prompt:
         checked = check_messages(messages)
         self.rendered.append((checked, tools))
+        self.variables.append(dict(variables or {}))
         text = "".join(f"{message['role']}: {message.get('content')}\n" for message in checked)
         prompt = await self.tokenize(text + "assistant: " * add_generation_prompt)
         return replace(prompt, continues=continue_final_message)

@@ -41,6 +41,8 @@ def summary(record: Record, recorder: Recorder, *, with_cause: bool = False) -> 
         "key_id": arrival.key_id or None,
         "trace_id": record.trace_id,
         "priority": parts[0].priority if parts else None,
+        "said": dict(arrival.said) or None,
+        "ignored": list(arrival.ignored) or None,
         "status": None if ending is None else ending.status,
         "error_code": None if ending is None else ending.error_code,
         "finish_reasons": [one.reason for one in choices],

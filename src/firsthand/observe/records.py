@@ -11,8 +11,9 @@ Times are seconds of the service's clock, which all processes of a machine share
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
+from typing import Any
 
 from firsthand.cascade.decision import Told
 from firsthand.request import Request, SamplingParams
@@ -29,7 +30,8 @@ STAGES = ("receive", "tokenize", "attempt", "queue", "prefill", "decode", "send"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request as the server knows it. `key_id` is whose it is; "" where there are no keys."""
+    """A request as the server knows it. `key_id` is whose it is; "" where there are no keys. `said`
+    is what its caller told beside the question, and `ignored` the fields that had no effect."""
 
     request_id: str
     key_id: str
@@ -37,6 +39,8 @@ class Arrival:
     model: str
     arrived_s: float
     streams: bool = False
+    said: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

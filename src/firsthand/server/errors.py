@@ -190,7 +190,8 @@ def invalid(errors: object, value: object) -> Refused:
     kind, message = str(worst["type"]), str(worst["msg"])
     steps = steps_in(value, worst["loc"], missing=kind == "missing")
     if kind.startswith("union_tag"):  # of the field that tells the forms apart
-        steps.append(worst["ctx"]["discriminator"].strip("'"))
+        field = worst["ctx"]["discriminator"].strip("'")
+        steps.append("type" if field.endswith("()") else field)  # a function reads `type`
         tags = worst["ctx"].get("expected_tags")
         message = "is missing" if tags is None else f"must be one of {tags}"
     param = written(steps) or None

@@ -144,6 +144,8 @@ def tell_request(
         "preemptions": call.preemptions,
         "replicas": None if record is None else record.replicas or None,
         "priority": call.priority,
+        "said": call.said or None,
+        "ignored": call.ignored or None,
         "cascade": None if call.cascade is None else call.cascade.to_dict(),
         "key_id": call.caller.key_id or None,
         "replayed": call.replayed or None,

@@ -84,6 +84,8 @@ class Call:
     outcome: str | None = None
     replayed: bool = False
     cascade: Told | None = None
+    said: dict[str, Any] = field(default_factory=dict)  # and is noted; see `asides.py`
+    ignored: list[str] = field(default_factory=list)
     attempt_ms: float = 0.0  # of a cascade's small model, before the large one was asked
     at_end: list[Callable[[], None]] = field(default_factory=list)
 
@@ -91,7 +93,10 @@ class Call:
         """For the recorder: the same value for all that the request submits."""
         if self.arrival is None:
             whose = self.caller.key_id
-            self.arrival = Arrival(self.request_id, whose, endpoint, model, self.arrived_s, streams)
+            asides = dict(self.said), tuple(self.ignored)
+            self.arrival = Arrival(
+                self.request_id, whose, endpoint, model, self.arrived_s, streams, *asides
+            )
         return self.arrival
 
     def sends(self, num_bytes: int, now_s: float) -> None:

@@ -194,6 +194,8 @@ class Guard:
                 yield "x-degradation-level", str(level)
             if call.contract is not None:
                 yield "x-contract", call.contract
+            if call.ignored:
+                yield "x-ignored-fields", ", ".join(call.ignored)
             if call.caller.key_id:
                 yield from self.gate.rates.headers(call.caller, self.gate.clock())
             if self.draining():

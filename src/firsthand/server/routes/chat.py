@@ -40,6 +40,7 @@ from firsthand.server.routes.answering import Draft, Wish, answered
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
+    effort_of,
     header_options,
     json_reply,
     naming,
@@ -58,6 +59,7 @@ from firsthand.text.tools import ToolUse
 
 CHAT = "/v1/chat/completions"
 RENDER = "/v1/chat/completions/render"
+REASONING_EFFORT = "reasoning_effort"
 
 
 def chat_router(house: House) -> APIRouter:
@@ -72,7 +74,8 @@ def chat_router(house: House) -> APIRouter:
             options: Options = {**chat_options(body), **header_options(request)}
             use = tool_use(house, service, chat_tools(body))
             grammar = chat_grammar(body, use)
-            prompt = await render(house, service, body, use)
+            effort = effort_of(request, service, body.reasoning_effort, REASONING_EFFORT)
+            prompt = await render(house, service, body, use, effort)
             form = form_of(house, service, prompt, use, grammar)
             set_grammar(options, form)
             await check_grammar(service, options)
@@ -99,7 +102,9 @@ def chat_router(house: House) -> APIRouter:
         body = await read_body(request, ChatBody, house.body_limits)
         _, service = house.find(body.model)
         with naming({"prompt": "messages"}):
-            prompt = await render(house, service, body, tool_use(house, service, chat_tools(body)))
+            effort = effort_of(request, service, body.reasoning_effort, REASONING_EFFORT)
+            use = tool_use(house, service, chat_tools(body))
+            prompt = await render(house, service, body, use, effort)
         return json_reply(
             {
                 "prompt": prompt.text,
@@ -135,8 +140,13 @@ def plain_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 async def render(
-    house: House, service: Service, body: ChatTemplateInput, use: ToolUse | None = None
+    house: House,
+    service: Service,
+    body: ChatTemplateInput,
+    use: ToolUse | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> Prompt:
+    """`variables` are the template's, where the body does not set them itself."""
     continues = bool(body.continue_final_message)
     adds = body.add_generation_prompt
     if adds and continues:
@@ -148,7 +158,7 @@ async def render(
         add_generation_prompt=not continues if adds is None else adds,
         continue_final_message=continues,
         tools=tools,
-        variables=body.chat_template_kwargs,
+        variables={**(variables or {}), **(body.chat_template_kwargs or {})},
     )
 
 

@@ -11,7 +11,7 @@ holds as it comes, output_item.done; at last completed (or incomplete). Each has
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -26,6 +26,7 @@ from firsthand.generation.service import Service, StreamUsage
 from firsthand.request import Grammar
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
+from firsthand.server.asides import note_ignored
 from firsthand.server.body import read_body
 from firsthand.server.forms import (
     Form,
@@ -42,6 +43,7 @@ from firsthand.server.routes.answering import Draft, Wish, answered
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
+    effort_of,
     header_options,
     json_reply,
     naming,
@@ -50,6 +52,7 @@ from firsthand.server.sse import EventStreamResponse, event
 from firsthand.server.wire.base import Sampling, options_of
 from firsthand.server.wire.chat import JsonObjectFormat
 from firsthand.server.wire.responses import (
+    ENCRYPTED,
     FlatNamedTool,
     FlatSchemaFormat,
     FunctionCall,
@@ -58,6 +61,7 @@ from firsthand.server.wire.responses import (
     InputMessage,
     InputText,
     ReasoningInput,
+    ReasoningSettings,
     ResponsesBody,
     ResponsesReply,
 )
@@ -75,13 +79,16 @@ def responses_router(house: House) -> APIRouter:
     async def responses(request: Request) -> Response:
         body = await read_body(request, ResponsesBody, house.body_limits)
         sampling = _sampling(body)
+        reasoning = body.reasoning or ReasoningSettings()
+        note_ignored(request.scope, *_without_effect(body, reasoning))
 
         async def prepare(service: Service) -> Draft[ResponseAnswer]:
             options: Options = {**_options(body, sampling), **header_options(request)}
             use = tool_use(house, service, tool_fields(body))
             template = service.model.chat_template
             messages, tools = told_messages(house, template, messages_of(body), use)
-            prompt = await service.render(messages, tools=tools)
+            effort = effort_of(request, service, reasoning.effort, "reasoning.effort")
+            prompt = await service.render(messages, tools=tools, variables=effort)
             form = form_of(house, service, prompt, use, _grammar(body))
             set_grammar(options, form)
             await check_grammar(service, options)
@@ -102,6 +109,15 @@ def responses_router(house: House) -> APIRouter:
 
 _NAMES = {"max_tokens": "max_output_tokens", "prompt": "input", "messages": "input"}
 _NAMES["messages["] = "input"  # its items are not the messages that they become
+
+
+def _without_effect(body: ResponsesBody, reasoning: ReasoningSettings) -> Iterator[str]:
+    for name in ("summary", "generate_summary"):
+        if getattr(reasoning, name) is not None:
+            yield f"reasoning.{name}"
+    for at, asked in enumerate(body.include or ()):
+        if asked == ENCRYPTED:
+            yield f"include[{at}]"
 
 
 def _tool_names(body: ResponsesBody) -> dict[str, str]:
@@ -258,6 +274,7 @@ class ResponseAnswer:
             if _status(completion) == "incomplete":
                 cut = {"reason": "max_output_tokens"}
         format = None if body.text is None else body.text.format
+        effort = None if body.reasoning is None else body.reasoning.effort
         return {
             "id": self._id,
             "object": "response",
@@ -274,7 +291,7 @@ class ResponseAnswer:
             "output": [] if completion is None else self._items.done,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": effort, "summary": None},
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": _dumped(format) or {"type": "text"}},

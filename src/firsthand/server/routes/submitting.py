@@ -24,6 +24,7 @@ from firsthand.observe.metrics import example_of
 from firsthand.observe.recorder import Recorder
 from firsthand.request import Grammar
 from firsthand.server.answers import Answers
+from firsthand.server.asides import note_ignored, note_said
 from firsthand.server.asking import Ask, Submitted, submit_all
 from firsthand.server.errors import JSON
 from firsthand.server.guard.call import Call, call_of
@@ -32,6 +33,7 @@ from firsthand.server.headers import at_end, request_id_of, timeout_of
 from firsthand.server.house import House
 from firsthand.server.sse import encode_json
 from firsthand.server.wire.base import Sampling, priority_of
+from firsthand.text.effort import Effort, effort_variables
 from firsthand.values import dataclass
 
 _LOG = logging.getLogger(__name__)
@@ -164,6 +166,20 @@ def _priority(given: str) -> str:
     if re.fullmatch(r"-?[0-9]{1,4}", given, re.ASCII):
         return priority_of(int(given))
     raise InvalidRequest("X-Priority", "takes a number, or urgent, normal or background")
+
+
+def effort_of(
+    request: Request, service: Service, effort: Effort | None, field: str
+) -> dict[str, str | bool]:
+    """A caller's effort in the words of the model's template. One that knows no such switch leaves
+    it without effect, and then it is told so: `field` is its name."""
+    if effort is None:
+        return {}
+    variables = effort_variables(service.model.chat_template, effort)
+    note_said(request.scope, "reasoning_effort", effort)
+    if not variables:
+        note_ignored(request.scope, field)
+    return variables
 
 
 @contextmanager

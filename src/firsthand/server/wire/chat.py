@@ -22,6 +22,7 @@ from firsthand.server.wire.base import (
     Unsupported,
 )
 from firsthand.server.wire.replies import PromptLogprob, Timings, Usage
+from firsthand.text.effort import Effort
 from firsthand.text.grammars import MAX_NAME_CHARS
 from firsthand.text.templates import MAX_MESSAGES
 from firsthand.text.tools import MAX_TOOLS
@@ -163,7 +164,7 @@ class ChatBody(ChatTemplateInput, Sampling, Logprobs, Ignored):
     parallel_tool_calls: bool | None = None
     functions: Unsupported = None
     function_call: Unsupported = None
-    reasoning_effort: Unsupported = None
+    reasoning_effort: Effort | None = None
     verbosity: Unsupported = None
     prediction: Unsupported = None
     modalities: Unsupported = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from firsthand.request import MAX_LOGPROBS, MAX_SEED, MAX_TOP_K
 from firsthand.server.wire.base import (
@@ -25,11 +25,16 @@ from firsthand.server.wire.base import (
     Unsupported,
 )
 from firsthand.server.wire.chat import JsonObjectFormat, NamedSchema, TextFormat
+from firsthand.text.effort import Effort
 from firsthand.text.grammars import MAX_NAME_CHARS
 from firsthand.text.templates import MAX_MESSAGES
 from firsthand.text.tools import MAX_TOOLS
 
 Status = Literal["completed", "incomplete", "in_progress"]
+Summary = Literal["auto", "concise", "detailed"]
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"  # nothing is hidden here, so nothing is encrypted
+Includable = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
 class InputText(Strict):
@@ -47,6 +52,7 @@ class InputMessage(Strict):
     content: str | Annotated[list[InputText], Field(max_length=MAX_PARTS, fail_fast=True)]
     id: Name | None = None
     status: Status | None = None
+    phase: Literal["commentary", "final_answer"] | None = None  # of an answer; no template has it
 
 
 class FunctionCall(Strict):
@@ -79,11 +85,24 @@ class ReasoningInput(Strict):
     type: Literal["reasoning"]
     content: list[ReasoningText] | None = None
     summary: Annotated[list[Any], Field(max_length=0)] | None = None
+    encrypted_content: Unsupported = None
     id: Name | None = None
     status: Status | None = None
 
 
-InputItem = InputMessage | FunctionCall | FunctionCallOutput | ReasoningInput
+def _kind(value: Any) -> str | None:
+    """A message need not say that it is one."""
+    kind = value.get("type", "message") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else "message" if isinstance(value, dict) else None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[FunctionCall, Tag("function_call")]
+    | Annotated[FunctionCallOutput, Tag("function_call_output")]
+    | Annotated[ReasoningInput, Tag("reasoning")],
+    Discriminator(_kind),
+]
 
 
 class FlatTool(Strict):
@@ -115,6 +134,16 @@ class ResponseStreamOptions(Strict):
     include_obfuscation: OnlyFalse | None = None
 
 
+class ReasoningSettings(Strict):
+    """The summary is the model's to write, and none here does: what it thinks is given whole."""
+
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+    context: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
+
+
 class ResponsesBody(Ignored):
     input: (
         str
@@ -128,9 +157,7 @@ class ResponsesBody(Ignored):
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K)] | None = None
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
     priority: PriorityInput | None = None
-    include: (
-        Annotated[list[Literal["message.output_text.logprobs"]], Field(max_length=1)] | None
-    ) = None
+    include: Annotated[list[Includable], Field(max_length=8)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     text: TextSettings | None = None
     truncation: Literal["disabled"] | None = None
@@ -144,11 +171,11 @@ class ResponsesBody(Ignored):
     previous_response_id: Unsupported = None
     conversation: Unsupported = None
     prompt: Unsupported = None
-    reasoning: Unsupported = None
+    reasoning: ReasoningSettings | None = None
 
     @property
     def wants_logprobs(self) -> bool:
-        return bool(self.include) or self.top_logprobs is not None
+        return LOGPROBS in (self.include or ()) or self.top_logprobs is not None
 
 
 class InputDetails(Reply):
