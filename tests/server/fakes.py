@@ -226,7 +226,7 @@ class FakeService(Service):
     def set_pace(self, *, paused: bool, num_steps: int = 0, delay_s: float = 0.0) -> None:
         raise AssertionError("nobody holds this one back")
 
-    async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
+    async def tokenize(self, text: str, *, add_bos: bool | None = None, limit: int = 0) -> Prompt:
         return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)
 
     def prompt_of(self, token_ids: Sequence[int], field: str = "prompt") -> Prompt:

@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 
+from tests.server.fakes import Script
 from tests.server.guarded import KEY, Guarded, guarded
 
 pytestmark = pytest.mark.process
@@ -24,6 +25,7 @@ CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello!"}]
 SWITCH = "{% if enable_thinking is false %}<think></think>{% endif %}"
+TEXT = [("/v1/completions", {"prompt": "a"})]
 WHOSE = {"Authorization": f"Bearer {KEY}"}
 
 
@@ -155,3 +157,121 @@ def test_what_agent_kits_always_send(server: Guarded) -> None:
         )
         assert "".join(one.choices[0].delta.content or "" for one in chat) == "Hello"
     assert json.loads(raw.text)["reasoning"] == {"effort": "medium", "summary": None}
+
+
+@pytest.fixture(scope="module")
+def lenient() -> Iterator[Guarded]:
+    with guarded(lenient=True) as found:
+        yield found
+
+
+ODD_MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "names"),
+    [
+        (CHAT, {"messages": HELLO, "length_penalty": 1.0, "verbosity": "low"}, "verbosity, len"),
+        (CHAT, {"messages": HELLO, "store": True}, "store"),
+        (CHAT, {"messages": ODD_MESSAGES * 3}, "messages[0].content[0].cache_control"),
+        ("/v1/completions", {"prompt": "a", "spaces_between_special_tokens": True}, "spaces"),
+        (RESPONSES, {"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
+        (RESPONSES, {"input": [{"role": "user", "content": "a", "x": 1}]}, "input[0].x"),
+        ("/v1/embeddings", {"input": "a", "input_type": "query"}, "input_type"),
+        (CHAT, {"messages": HELLO, "stream": True, "a\r\nb: ä": 1}, "a__b___"),
+    ],
+)
+def test_a_lenient_server_leaves_out_what_it_does_not_have_and_says_so(
+    server: Guarded, lenient: Guarded, path: str, body: dict[str, Any], names: str
+) -> None:
+    assert ask(server, path, **body).json()["error"]["code"] == "unsupported_parameter"
+    told = ignored(ask(lenient, path, **body))
+    assert told is not None and told.startswith(names)
+    if body.get("messages") == ODD_MESSAGES * 3:
+        assert told.count("cache_control") == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (RESPONSES, {"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
+        (CHAT, {"messages": HELLO, "functions": [{"name": "f"}]}, "functions"),
+        (CHAT, {"messages": HELLO, "guided_regex": "a"}, "guided_regex"),
+        ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        (CHAT, {"messages": [{**HELLO[0], "tool_calls": []}]}, "messages[0].tool_calls"),
+        (CHAT, {"messages": HELLO, "temperature": "hot", "x": 1}, "temperature"),
+        ("/predict", {"request_id": "a", "inputs": ["a"], "x": 1}, "x"),
+    ],
+)
+def test_what_would_make_it_another_question_is_refused_there_too(
+    lenient: Guarded, path: str, body: dict[str, Any], param: str
+) -> None:
+    reply = ask(lenient, path, **body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+def test_many_names_are_told_in_part(lenient: Guarded) -> None:
+    told = ignored(ask(lenient, CHAT, messages=HELLO, **{f"x{n}" * 40: n for n in range(200)}))
+    assert told is not None and told.count(",") == 31 and len(told) < 3000
+
+
+def test_null_counts_as_absent_where_the_field_is_unknown_too(server: Guarded) -> None:
+    assert ignored(ask(server, CHAT, messages=[{**HELLO[0], "phase": None}], x=None)) is None
+
+
+def test_a_body_may_name_its_request(server: Guarded) -> None:
+    reply = ask(server, CHAT, messages=HELLO, request_id="mine-7")
+    assert reply.headers["x-request-id"] == "mine-7"
+    assert reply.json()["id"] == "chatcmpl-mine-7"
+    assert record(server, reply)["id"] == "mine-7"
+    head = {**WHOSE, "X-Request-Id": "header"}
+    url = f"http://127.0.0.1:{server.port}{CHAT}"
+    both = httpx.post(url, json={"messages": HELLO, "request_id": "mine-8"}, headers=head)
+    assert (both.headers["x-request-id"], ignored(both)) == ("header", "request_id")
+    bad = ask(server, CHAT, messages=HELLO, request_id="a b")
+    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "request_id")
+
+
+def test_a_salt_of_the_body_stands_inside_the_keys_own(server: Guarded) -> None:
+    assert ask(server, CHAT, messages=HELLO, cache_salt="mine").status_code == 200
+    assert str(server.service.options[-1]["cache_salt"]).endswith(":mine")
+
+
+def test_reasoning_may_be_left_out(server: Guarded) -> None:
+    service = server.service
+    kept = service.script, service.template
+    service.script, service.template = Script(("<think>hm</think>", "yes")), "</think>"
+    try:
+        for stream in (False, True):
+            asked = {"messages": HELLO, "stream": stream}
+            assert "hm" in ask(server, CHAT, **asked).text
+            reply = ask(server, CHAT, **asked, include_reasoning=False)
+            assert "yes" in reply.text and "hm" not in reply.text
+    finally:
+        service.script, service.template = kept
+
+
+@pytest.mark.parametrize(("kept", "left"), [(3, b"cde"), (9, b"abcde"), (-1, b"abcde")])
+def test_a_prompt_is_cut_to_its_end(server: Guarded, kept: int, left: bytes) -> None:
+    reply = ask(
+        server, "/v1/completions", prompt="abcde", echo=True, truncate_prompt_tokens=kept
+    ).json()
+    assert reply["usage"]["prompt_tokens"] == len(left)
+    assert reply["choices"][0]["text"] == left.decode() + "Hello"
+    long = ask(server, CHAT, messages=[{"role": "user", "content": "x" * 900}], max_tokens=12)
+    assert long.status_code == 400
+    asked = {"messages": [{"role": "user", "content": "x" * 900}], "max_tokens": 12}
+    short = ask(server, CHAT, **asked, truncate_prompt_tokens=-1).json()
+    assert short["usage"]["prompt_tokens"] == 500
+    assert ask(server, CHAT, messages=HELLO, truncate_prompt_tokens=0).status_code == 400
+
+
+@pytest.mark.parametrize(("path", "asked"), [(CHAT, {"messages": HELLO}), *TEXT])
+def test_usage_in_every_chunk(server: Guarded, path: str, asked: dict[str, Any]) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    reply = ask(server, path, **asked, stream=True, stream_options=options)
+    chunks = [json.loads(one[6:]) for one in reply.text.split("\n\n") if one.startswith("data: {")]
+    counts = [one["usage"]["completion_tokens"] for one in chunks]
+    assert counts == sorted(counts) and counts[-1] == 5 and 3 in counts
+    alone = {"stream_options": {"continuous_usage_stats": True}, "stream": True}
+    assert ask(server, path, **asked, **alone).status_code == 400

@@ -188,14 +188,13 @@ class Service:
     @property
     def model(self) -> ModelFacts:
         source, engine = self._known, self._remote.facts
-        tokenizer = source.tokenizer
         template = self._text.template_source
         return ModelFacts(
             name=self._options.name or str(self._options.model),
             created_s=source.created_s,
             context_length=self._context_length,
             vocab_size=source.vocab_size,
-            end_token_ids=tuple(sorted(tokenizer.end_ids)),
+            end_token_ids=tuple(sorted(source.tokenizer.end_ids)),
             has_chat_template=template is not None,
             chat_template=template,
             file=source.file,
@@ -253,12 +252,11 @@ class Service:
     def pace(self) -> Pace:
         return self._remote.pace
 
-    async def tokenize(self, text: str, *, add_bos: bool | None = None) -> Prompt:
-        """A text prompt. `add_bos` None is the model's own rule. Long texts do not hold the loop.
-
-        Raises InvalidRequest, ContextLengthExceeded (before the work, where that is certain).
+    async def tokenize(self, text: str, *, add_bos: bool | None = None, limit: int = 0) -> Prompt:
+        """A text prompt. `add_bos` None is the model's own rule, `limit` 0 its context. Holds no
+        loop up. Raises InvalidRequest, ContextLengthExceeded (before the work, if it is certain).
         """
-        return await self._text.tokenize(text, self._context_length, add_bos=add_bos)
+        return await self._text.tokenize(text, limit or self._context_length, add_bos=add_bos)
 
     def prompt_of(self, token_ids: Sequence[int], field: str = "prompt") -> Prompt:
         """A prompt of ids as they are. Raises InvalidRequest, which names the place in `field`."""

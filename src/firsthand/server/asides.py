@@ -9,10 +9,11 @@ Read next: `guard/call.py`, which carries both; `guard/middleware.py`, which sen
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from firsthand.server.guard.call import call_of
+from firsthand.server.headers import MADE
 
 MAX_IGNORED = 32
 MAX_FIELD_CHARS = 80
@@ -26,6 +27,17 @@ def note_ignored(scope: Mapping[str, Any], *fields: str) -> None:
         name = _UNFIT.sub("_", one[:MAX_FIELD_CHARS])
         if name not in ignored and len(ignored) < MAX_IGNORED:
             ignored.append(name)
+
+
+def take_request_id(scope: MutableMapping[str, Any], given: str | None) -> None:
+    """A body's name for its request. One that came in the header stays."""
+    call = call_of(scope)
+    if given is None or given == call.request_id:
+        return
+    if call.request_id and not call.request_id.startswith(MADE):
+        note_ignored(scope, "request_id")
+        return
+    scope.setdefault("state", {})["request_id"] = call.request_id = given
 
 
 def note_said(scope: Mapping[str, Any], field: str, value: object) -> None:

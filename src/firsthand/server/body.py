@@ -13,14 +13,16 @@ import asyncio
 from typing import Any, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object
-from firsthand.server.errors import JSON, invalid
+from firsthand.server.asides import note_ignored
+from firsthand.server.errors import JSON
 from firsthand.server.guard.incoming import Disconnected, IncomingLimits, receive_body
 from firsthand.server.guard.refusal import Refused, client_gone
+from firsthand.server.leniency import validated
 from firsthand.server.locating import steps_to_fault, written
 from firsthand.server.message_pack import RepeatedKey, check_items
 
@@ -33,9 +35,15 @@ THREAD_BYTES = 256 * 1024  # from here on parsing would be felt by the other str
 
 
 async def read_body(
-    request: Request, model: type[Body], limits: IncomingLimits, *, message_pack: bool = False
+    request: Request,
+    model: type[Body],
+    limits: IncomingLimits,
+    *,
+    message_pack: bool = False,
+    lenient: bool = False,
 ) -> Body:
-    """The body as `model`. Raises Refused: 400, 413, 415. `message_pack`: taken beside JSON."""
+    """The body as `model`. Raises Refused: 400, 413, 415. `message_pack`: taken beside JSON.
+    `lenient`: fields that `model` does not have are left out, and noted as ignored."""
     kind = _content_type(request, message_pack)
     try:
         content = await receive_body(request.receive, request.scope["headers"], limits)
@@ -43,10 +51,12 @@ async def read_body(
         raise client_gone() from gone
     parse = _parse_json if kind == JSON else _parse_message_pack
 
-    def make() -> Body:
-        return _validate(model, parse(content, limits))
+    def make() -> tuple[Body, list[str]]:
+        return _validate(model, parse(content, limits), lenient)
 
-    return make() if len(content) < THREAD_BYTES else await asyncio.to_thread(make)
+    body, left_out = make() if len(content) < THREAD_BYTES else await asyncio.to_thread(make)
+    note_ignored(request.scope, *left_out)
+    return body
 
 
 def wants_message_pack(request: Request) -> bool:
@@ -96,11 +106,7 @@ def _parse_message_pack(content: bytes, limits: IncomingLimits) -> dict[str, Any
     return value
 
 
-def _validate(model: type[Body], value: dict[str, Any]) -> Body:
+def _validate(model: type[Body], value: dict[str, Any], lenient: bool) -> tuple[Body, list[str]]:
     if len(value) > MAX_FIELDS:  # each that is unknown would have an error of its own
         raise Refused(400, f"the body: at most {MAX_FIELDS} fields", "invalid_value")
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        shown = error.errors(include_url=False, include_input=False)
-        raise invalid(shown, value) from error
+    return validated(model, value, lenient=lenient)

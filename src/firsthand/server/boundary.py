@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from firsthand.server.errors import internal_error
-from firsthand.server.headers import OPENED, REQUEST_ID, choose_request_id
+from firsthand.server.headers import OPENED, REQUEST_ID, choose_request_id, request_id_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,14 +35,13 @@ class Boundary:
         state = scope.setdefault("state", {})
         if "request_id" not in state:  # no guard has chosen it, as on the admin socket
             state["request_id"] = choose_request_id(scope["headers"])
-        request_id = state["request_id"]
-        header = (REQUEST_ID, request_id.encode("ascii"))
         started = complete = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal started, complete
             if message["type"] == "http.response.start":
                 started = True
+                header = (REQUEST_ID, request_id_of(scope).encode("ascii"))  # a body may name it
                 message = {**message, "headers": [*message.get("headers", ()), header]}
             else:
                 complete = not message.get("more_body", False)
@@ -53,6 +52,7 @@ class Boundary:
                 state[OPENED] = opened
                 await self._app(scope, receive, send_with_id)
         except Exception:
+            request_id = request_id_of(scope)
             _LOG.exception("request %s: unexpected fault", request_id)
             if complete:
                 return

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from firsthand.server.settings import SETTINGS, Setting, Settings
+from firsthand.server.setting_rows import Setting
+from firsthand.server.settings import SETTINGS, Settings
 from firsthand.values import dataclass
 
 SECRET = "(hidden)"

@@ -46,6 +46,8 @@ _LOG = logging.getLogger(__name__)
 JSON = "application/json"
 MAX_PARAM_CHARS = 200
 RESTART_RETRY_S = 2
+UNKNOWN_FIELD = frozenset(("extra_forbidden", "unsupported_parameter"))
+UNSUPPORTED_FIELD = frozenset(("unsupported_question", "misplaced"))
 CAPACITY_RETRY_S = 1  # until the guard, which measures it, says better
 
 _NO_ENGINE = {
@@ -195,7 +197,7 @@ def invalid(errors: object, value: object) -> Refused:
         tags = worst["ctx"].get("expected_tags")
         message = "is missing" if tags is None else f"must be one of {tags}"
     param = written(steps) or None
-    unsupported = kind in ("extra_forbidden", "unsupported_parameter")
+    unsupported = kind in UNKNOWN_FIELD | UNSUPPORTED_FIELD
     if kind == "extra_forbidden":
         message = "no such field is supported"
     code = "unsupported_parameter" if unsupported else "invalid_value"

@@ -25,6 +25,7 @@ DEADLINE = "X-Request-Deadline-Ms"
 MAX_DEADLINE_MS = 86_400_000
 OPENED = "opened"
 OUTCOME = "outcome"
+MADE = "req-"  # so begins an id that nobody gave
 _ACCEPTED = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
@@ -34,7 +35,7 @@ def choose_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     given = [value for name, value in headers if name == REQUEST_ID]
     if len(given) == 1 and _ACCEPTED.fullmatch(given[0]):
         return given[0].decode("ascii")
-    return f"req-{secrets.token_hex(12)}"
+    return f"{MADE}{secrets.token_hex(12)}"
 
 
 def request_id_of(scope: Scope) -> str:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from firsthand.generation.service import Service
@@ -21,6 +22,7 @@ from firsthand.observe.live import Live
 from firsthand.observe.metrics import Metrics
 from firsthand.observe.recorder import Recorder
 from firsthand.server.asking import Admission, OpenDoor
+from firsthand.server.body import read_body
 from firsthand.server.canary import Canaries
 from firsthand.server.cascade import Cascade
 from firsthand.server.contract import DoorContract, contract_of
@@ -33,6 +35,8 @@ from firsthand.server.sse import StreamSettings
 from firsthand.server.stored.stored import Stored
 from firsthand.text.tool_calls import ToolFormat
 from firsthand.values import dataclass
+
+Body = TypeVar("Body", bound=BaseModel)
 
 MAX_NAME_CHARS = 80
 LEAST_RECORDER = 256 << 10  # bytes
@@ -49,7 +53,8 @@ class House:
     `failures` is where records of failed requests are kept; None: nowhere. `demo`: whoever watches
     may hold an engine back. `drill_age_s`: since a rollback was drilled. `gpus`: their readings
     now. `stored` are files and batches; `contract` is what a text must be. `cascades` are virtual
-    models by their names, which no service has."""
+    models by their names, which no service has. `lenient`: of OpenAI's bodies, fields that are not
+    known here are left out."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -74,11 +79,16 @@ class House:
     stored: Stored = field(default_factory=Stored)
     contract: DoorContract = field(default_factory=lambda: contract_of(None))
     cascades: Mapping[str, Cascade] = field(default_factory=dict)
+    lenient: bool = False
 
     @property
     def models(self) -> list[Service]:
         """Each service once, whatever number of names it has."""
         return list({id(service): service for service in self.services.values()}.values())
+
+    async def read(self, request: Request, model: type[Body]) -> Body:
+        """The body of one of OpenAI's routes. Raises Refused."""
+        return await read_body(request, model, self.body_limits, lenient=self.lenient)
 
     def find(self, name: str | None) -> tuple[str, Service]:
         """The model that a body names, or the default one. Raises Refused: 404, or 400 for a

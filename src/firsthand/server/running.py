@@ -341,6 +341,7 @@ def _house_of(
         pooling=settings.pooling,
         tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
         reasoning_fields=_reasoning_fields(settings),
+        lenient=settings.lenient,
         entrance=Entrance(registry, selfchecks.by_name, gate),
         adapters=adapters,
         recorder=ends.recorder,

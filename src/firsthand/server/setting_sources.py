@@ -22,7 +22,8 @@ from firsthand.errors import InvalidRequest
 from firsthand.files import strict_toml
 from firsthand.server.configured import Configured
 from firsthand.server.profiles import PROFILES
-from firsthand.server.settings import PREFIX, SETTINGS, Setting, Settings
+from firsthand.server.setting_rows import PREFIX, Setting
+from firsthand.server.settings import SETTINGS, Settings
 from firsthand.weights.object_names import parse_object_id
 
 MAX_FILE_BYTES = 1 << 20

@@ -3,8 +3,8 @@
 Owns: names, defaults, units, limits and checks across settings; which settings may change while the
 server runs.
 May not know: what a setting does, where a value comes from.
-Read next: `setting_kinds.py` (the forms of a value), `setting_sources.py`, `configured.py`;
-`cli/serve.py`.
+Read next: `setting_rows.py`, `setting_kinds.py` (the forms of a value), `setting_sources.py`,
+`configured.py`; `cli/serve.py`.
 
 A setting `max_num_seqs` is the flag `--max-num-seqs`, the variable `FIRSTHAND_MAX_NUM_SEQS` and the
 key `max-num-seqs` of the TOML file (`_` will do for `-`). Names are vLLM's where it has one for the
@@ -29,17 +29,16 @@ from firsthand.server.setting_kinds import (
     Count,
     Entries,
     File,
-    Kind,
     Named,
     Seconds,
     Switch,
     Text,
     Words,
 )
+from firsthand.server.setting_rows import About, Setting
 from firsthand.text.tool_calls import FORMAT_NAMES
 from firsthand.values import dataclass
 
-PREFIX = "FIRSTHAND_"
 MAX_BODY_BYTES = 1 << 30
 
 # What a model may have of its own; `device` and the like are otherwise those of all.
@@ -48,33 +47,6 @@ OF_A_MODEL = (
     *("quantization", "executor", "device", "threads", "memory_limit", "chat_template"),
     *("lora_modules", "speculative_config"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What is said of a setting. `reloads`: SIGHUP brings a new value into effect."""
-
-    kind: Kind
-    help: str
-    reloads: bool = False
-    secret: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the list."""
-
-    name: str
-    about: About
-    default: Any
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.name.upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +159,10 @@ class Settings:
             "The name under which reasoning is given out; both: twice the same text.",
         ),
     ] = "both"
+    lenient: Annotated[
+        bool,
+        About(Switch(), "Ignore fields that this server does not have, and say which, not 400."),
+    ] = False
     # The address
     host: Annotated[str, About(Text(), "Address to listen on; a public one needs a key.")] = (
         "127.0.0.1"

@@ -27,6 +27,7 @@ from firsthand.generation.completion import Chunk
 from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.server.answers import Answers, unless_gone
+from firsthand.server.asides import take_request_id
 from firsthand.server.cascade import Cascade, check_prompts
 from firsthand.server.guard.call import call_of
 from firsthand.server.headers import at_end
@@ -72,6 +73,7 @@ Prepare = Callable[[Service], Awaitable[Draft[R]]]
 
 async def answered(house: House, request: Request, wish: Wish, prepare: Prepare[R]) -> Begun[R]:
     """Raises InvalidRequest, Refused and what a service raises; then nothing runs."""
+    take_request_id(request.scope, wish.body.request_id)
     cascade = house.cascades.get(wish.model or "")
     if cascade is not None:
         return await _Attempt(house, request, wish, cascade).made(prepare)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,7 +22,6 @@ from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
-from firsthand.server.body import read_body
 from firsthand.server.forms import (
     ChoiceReader,
     Form,
@@ -40,6 +40,7 @@ from firsthand.server.routes.answering import Draft, Wish, answered
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
+    cut,
     effort_of,
     header_options,
     json_reply,
@@ -67,7 +68,7 @@ def chat_router(house: House) -> APIRouter:
 
     @router.post(CHAT, **described(ChatBody, ChatReply, "Answer a conversation", streams=True))
     async def chat(request: Request) -> Response:
-        body = await read_body(request, ChatBody, house.body_limits)
+        body = await house.read(request, ChatBody)
         _check_contract(house, request, body)
 
         async def prepare(service: Service) -> Draft[ChatAnswer]:
@@ -76,7 +77,10 @@ def chat_router(house: House) -> APIRouter:
             grammar = chat_grammar(body, use)
             effort = effort_of(request, service, body.reasoning_effort, REASONING_EFFORT)
             prompt = await render(house, service, body, use, effort)
+            prompt = cut(prompt, service, body, options)
             form = form_of(house, service, prompt, use, grammar)
+            if body.include_reasoning is False:
+                form = replace(form, reasoning_fields=())
             set_grammar(options, form)
             await check_grammar(service, options)
 
@@ -99,7 +103,7 @@ def chat_router(house: House) -> APIRouter:
 
     @router.post(RENDER, **described(ChatBody, RenderReply, "Show the prompt of a conversation"))
     async def rendered(request: Request) -> Response:
-        body = await read_body(request, ChatBody, house.body_limits)
+        body = await house.read(request, ChatBody)
         _, service = house.find(body.model)
         with naming({"prompt": "messages"}):
             effort = effort_of(request, service, body.reasoning_effort, REASONING_EFFORT)
@@ -164,6 +168,8 @@ async def render(
 
 def chat_options(body: ChatBody) -> Options:
     options = options_of(body)
+    if body.add_special_tokens:
+        raise InvalidRequest("add_special_tokens", "the chat template writes them")
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs", "needs logprobs: true")
     if body.logprobs:
@@ -249,7 +255,7 @@ class ChatAnswer:
         value = {**self._chunk_head, "choices": [choice]}
         if self._body.return_token_ids:
             value["prompt_token_ids"] = self._answers.prompt_token_ids[0]
-        return event(value)
+        return event(self._with_usage(value))
 
     def _says_something(self, chunk: Chunk) -> bool:
         wants_tokens = self._body.logprobs or self._body.return_token_ids
@@ -273,4 +279,10 @@ class ChatAnswer:
             value["timings"] = writing.timings(chunk.completion)
         if chunk.completion is not None:
             value |= self._answers.more()
-        return event(value)
+        return event(self._with_usage(value))
+
+    def _with_usage(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """So far, where each chunk is to have it."""
+        if self._body.wants_usage_always:
+            chunk["usage"] = writing.usage(self._answers.usage, self._num_reasoning)
+        return chunk

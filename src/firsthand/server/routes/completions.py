@@ -7,8 +7,10 @@ Read next: `../answers.py`, `../writing.py`, `chat.py`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,13 +23,13 @@ from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
-from firsthand.server.body import read_body
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.answering import Draft, Wish, answered
 from firsthand.server.routes.submitting import (
     Asked,
     check_grammar,
+    cut,
     header_options,
     json_reply,
     naming,
@@ -47,12 +49,12 @@ def completions_router(house: House) -> APIRouter:
         COMPLETIONS, **described(CompletionBody, CompletionReply, "Continue a text", streams=True)
     )
     async def completions(request: Request) -> Response:
-        body = await read_body(request, CompletionBody, house.body_limits)
+        body = await house.read(request, CompletionBody)
         _check_contract(house, request, body)
 
         async def prepare(service: Service) -> Draft[CompletionAnswer]:
             options: Options = {**completion_options(body), **header_options(request)}
-            prompts = await read_prompts(service, body.prompt, "prompt")
+            prompts = await _prompts(service, body, options)
             echoes = await _echoes(service, prompts) if body.echo else None
             await check_grammar(service, options)
 
@@ -83,19 +85,40 @@ def _placed(given: Sequence[Any]) -> list[tuple[str, Any]]:
     return [(f"prompt[{number}]", one) for number, one in enumerate(given)]
 
 
+async def _prompts(service: Service, body: CompletionBody, options: Options) -> list[Prompt]:
+    """A prompt that was cut has no text: its echo is that of its tokens."""
+    cuts = body.truncate_prompt_tokens is not None
+    limit = sys.maxsize if cuts else 0
+    add_bos = False if body.add_special_tokens is False else None
+    prompts = await read_prompts(service, body.prompt, "prompt", add_bos=add_bos, limit=limit)
+    if not cuts:
+        return prompts
+    shorter = [cut(one, service, body, options) for one in prompts]
+    return [
+        one if short is one else replace(short, text=None)
+        for one, short in zip(prompts, shorter, strict=True)
+    ]
+
+
 async def read_prompts(
-    service: Service, given: str | list[str] | list[int] | list[list[int]], field: str
+    service: Service,
+    given: str | list[str] | list[int] | list[list[int]],
+    field: str,
+    *,
+    add_bos: bool | None = None,
+    limit: int = 0,
 ) -> list[Prompt]:
-    """One prompt per text, or per list of ids. Raises InvalidRequest, naming the id's place."""
+    """One prompt per text, or per list of ids; see `Service.tokenize`. Raises InvalidRequest,
+    naming the id's place."""
     if isinstance(given, str):
-        return [await service.tokenize(given)]
+        return [await service.tokenize(given, add_bos=add_bos, limit=limit)]
     prompts = []
     ids: list[int] = []
     for item in given:
         if isinstance(item, int):
             ids.append(item)
         elif isinstance(item, str):
-            prompts.append(await service.tokenize(item))
+            prompts.append(await service.tokenize(item, add_bos=add_bos, limit=limit))
         else:
             prompts.append(service.prompt_of(item, f"{field}[{len(prompts)}]"))
     return [service.prompt_of(ids, field)] if ids else prompts
@@ -239,7 +262,13 @@ class CompletionAnswer:
         }
         if self._body.return_token_ids:
             choice["prompt_token_ids"] = self._answers.prompt_token_ids[index // self._n]
-        return event({**self._head, "choices": [choice]})
+        return event(self._with_usage({**self._head, "choices": [choice]}))
+
+    def _with_usage(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        """So far, where each chunk is to have it."""
+        if self._body.wants_usage_always:
+            chunk["usage"] = writing.usage(self._answers.usage)
+        return chunk
 
     def _says_something(self, chunk: Chunk) -> bool:
         wants_tokens = self._body.logprobs is not None or self._body.return_token_ids
@@ -262,4 +291,4 @@ class CompletionAnswer:
             value["timings"] = writing.timings(chunk.completion)
         if chunk.completion is not None:
             value |= self._answers.more()
-        return event(value)
+        return event(self._with_usage(value))

@@ -21,7 +21,6 @@ from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt
 from firsthand.server import writing
 from firsthand.server.answers import unless_gone
-from firsthand.server.body import read_body
 from firsthand.server.headers import request_id_of
 from firsthand.server.house import House
 from firsthand.server.openapi import described
@@ -39,7 +38,7 @@ def embeddings_router(house: House) -> APIRouter:
 
     @router.post(EMBEDDINGS, **described(EmbeddingsBody, EmbeddingsReply, "Vectors of texts"))
     async def embeddings(request: Request) -> Response:
-        body = await read_body(request, EmbeddingsBody, house.body_limits)
+        body = await house.read(request, EmbeddingsBody)
         model, service = await house.enter(request, body.model)
         with naming({"prompt": "input"}):
             shape = Shape(service.model.width, house.pooling, dimensions=body.dimensions)

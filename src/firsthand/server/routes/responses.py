@@ -27,7 +27,6 @@ from firsthand.request import Grammar
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
 from firsthand.server.asides import note_ignored
-from firsthand.server.body import read_body
 from firsthand.server.forms import (
     Form,
     ToolFields,
@@ -77,7 +76,7 @@ def responses_router(house: House) -> APIRouter:
         RESPONSES, **described(ResponsesBody, ResponsesReply, "Answer with text", streams=True)
     )
     async def responses(request: Request) -> Response:
-        body = await read_body(request, ResponsesBody, house.body_limits)
+        body = await house.read(request, ResponsesBody)
         sampling = _sampling(body)
         reasoning = body.reasoning or ReasoningSettings()
         note_ignored(request.scope, *_without_effect(body, reasoning))

@@ -148,6 +148,16 @@ def limited(options: Options, service: Service, prompt: Prompt) -> Options:
     return {"max_tokens": max(1, room), **options}
 
 
+def cut(prompt: Prompt, service: Service, body: Sampling, options: Options) -> Prompt:
+    """By `truncate_prompt_tokens`: its last tokens; of -1, as many as leave room for the answer."""
+    kept = body.truncate_prompt_tokens
+    if kept == -1:
+        kept = max(1, service.model.context_length - (options.get("max_tokens") or 1))
+    if kept is None or prompt.num_tokens <= kept:
+        return prompt
+    return replace(prompt, token_ids=prompt.token_ids[-kept:])
+
+
 def header_options(request: Request) -> Options:
     """`X-Priority` and `X-Request-Deadline-Ms`; a body's own priority gives way to the header."""
     options: Options = {}

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from firsthand.errors import InvalidRequest
 from firsthand.generation.service import Prompt, Service
-from firsthand.server.body import read_body
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.chat import render
@@ -31,7 +30,7 @@ def tokens_router(house: House) -> APIRouter:
 
     @router.post("/tokenize", **described(TokenizeBody, TokenizeReply, "Text to token ids"))
     async def tokenize(request: Request) -> Response:
-        body = await read_body(request, TokenizeBody, house.body_limits)
+        body = await house.read(request, TokenizeBody)
         _, service = house.find(body.model)
         prompt = await _prompt(house, service, body)
         texts = None
@@ -48,7 +47,7 @@ def tokens_router(house: House) -> APIRouter:
 
     @router.post("/detokenize", **described(DetokenizeBody, DetokenizeReply, "Token ids to text"))
     async def detokenize(request: Request) -> Response:
-        body = await read_body(request, DetokenizeBody, house.body_limits)
+        body = await house.read(request, DetokenizeBody)
         _, service = house.find(body.model)
         with naming({"token_ids": "tokens"}):
             text = await service.detokenize(body.tokens)

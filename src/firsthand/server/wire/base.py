@@ -6,7 +6,9 @@ May not know: routes, engines, how an answer looks.
 Read next: `chat.py`, `completions.py`.
 
 A field that is not declared is refused by name. One that OpenAI's API has and this server does
-not is declared `Unsupported`, so that the refusal says so; null is nobody's wish, and passes.
+not is declared `Unsupported`, so that the refusal says so; null is nobody's wish, and passes. A
+lenient server leaves both out (`../leniency.py`). What is `Essential` is refused there too: without
+it the answer would be one to another question.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from firsthand.errors import InvalidRequest
-from firsthand.generation.options import Options
+from firsthand.generation.options import MAX_NAME_LENGTH, Options
 from firsthand.request import (
     MAX_BIASED_TOKENS,
     MAX_CHOICES,
@@ -38,6 +40,7 @@ MAX_ID = 2**31 - 1
 MAX_TOKENS = 2**31 - 1
 MAX_PRIORITY = 1000
 MAX_PARTS = 4096  # of one message
+REQUEST_ID = r"^[A-Za-z0-9_-]{1,128}$"
 
 
 def _refuse(value: object) -> object:
@@ -46,9 +49,15 @@ def _refuse(value: object) -> object:
     return value
 
 
+def _refuse_always(value: object) -> object:
+    if value is not None:
+        raise PydanticCustomError("unsupported_question", "this server does not support it")
+    return value
+
+
 def _has_no_place(value: object) -> object:
     if value is not None:
-        raise PydanticCustomError("unsupported_parameter", "has no place in a message of this role")
+        raise PydanticCustomError("misplaced", "has no place in a message of this role")
     return value
 
 
@@ -60,6 +69,7 @@ def _only_false(value: bool) -> bool:
 
 OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"const": False})]
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
+Essential = Annotated[None, BeforeValidator(_refuse_always)]
 Misplaced = Annotated[None, BeforeValidator(_has_no_place)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]
 Name = Annotated[str, Field(max_length=512)]
@@ -113,6 +123,7 @@ class Ignored(Strict):
 class StreamOptions(Strict):
     include_usage: bool | None = None
     include_obfuscation: OnlyFalse | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class StructuredOutputs(Strict):
@@ -158,6 +169,16 @@ class Sampling(Strict):
     stream_options: StreamOptions | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     structured_outputs: StructuredOutputs | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)] | None = None
+    request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
+    add_special_tokens: bool | None = None
+    chat_template: Essential = None
+    documents: Essential = None
+    guided_json: Essential = None
+    guided_regex: Essential = None
+    guided_choice: Essential = None
+    guided_grammar: Essential = None
 
     @property
     def wants_timings(self) -> bool:
@@ -166,6 +187,11 @@ class Sampling(Strict):
     @property
     def wants_usage_chunk(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def wants_usage_always(self) -> bool:
+        options = self.stream_options
+        return options is not None and bool(options.continuous_usage_stats)
 
 
 class Logprobs(Strict):
@@ -179,6 +205,10 @@ def options_of(body: Sampling) -> Options:
     """The options of a generation that all routes read alike; raises InvalidRequest."""
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "only a stream has them")
+    if body.wants_usage_always and not body.wants_usage_chunk:
+        raise InvalidRequest("stream_options.continuous_usage_stats", "needs include_usage: true")
+    if body.truncate_prompt_tokens == 0:
+        raise InvalidRequest("truncate_prompt_tokens", "nothing would be left; -1: what fits")
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs", "a stream has none; ask for the whole answer")
     top_k = body.top_k
@@ -198,6 +228,7 @@ def options_of(body: Sampling) -> Options:
         "min_tokens": body.min_tokens,
         "prompt_logprobs": body.prompt_logprobs,
         "grammar": _grammar(body.structured_outputs),
+        "cache_salt": body.cache_salt,
         "priority": None if body.priority is None else priority_of(body.priority),
     }
     options: Options = {}

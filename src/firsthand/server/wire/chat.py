@@ -13,6 +13,7 @@ from pydantic import Field
 from firsthand.server.wire.base import (
     MAX_PARTS,
     MAX_TOKENS,
+    Essential,
     Ignored,
     Logprobs,
     Misplaced,
@@ -77,9 +78,9 @@ class _Message(Strict):
     """`name` goes to the template, of which most leave it out."""
 
     name: ShortName | None = None
-    function_call: Unsupported = None
-    refusal: Unsupported = None
-    audio: Unsupported = None
+    function_call: Essential = None
+    refusal: Essential = None
+    audio: Essential = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
@@ -162,13 +163,14 @@ class ChatBody(ChatTemplateInput, Sampling, Logprobs, Ignored):
     tools: Annotated[list[ToolDefinition], Field(min_length=1, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    functions: Unsupported = None
-    function_call: Unsupported = None
+    functions: Essential = None
+    function_call: Essential = None
     reasoning_effort: Effort | None = None
     verbosity: Unsupported = None
     prediction: Unsupported = None
-    modalities: Unsupported = None
-    audio: Unsupported = None
+    modalities: list[Literal["text"]] | None = None
+    include_reasoning: bool | None = None
+    audio: Essential = None
     web_search_options: Unsupported = None
     moderation: Unsupported = None
     prompt_cache_options: Unsupported = None

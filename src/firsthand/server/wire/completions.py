@@ -13,11 +13,11 @@ from pydantic import Discriminator, Field, Tag
 from firsthand.request import MAX_LOGPROBS
 from firsthand.server.wire.base import (
     MAX_TOKENS,
+    Essential,
     Ignored,
     Reply,
     Sampling,
     TokenId,
-    Unsupported,
 )
 from firsthand.server.wire.replies import PromptLogprob, Timings, Usage
 
@@ -59,8 +59,8 @@ class CompletionBody(Sampling, Ignored):
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
-    suffix: Unsupported = None
-    response_format: Unsupported = None
+    suffix: Essential = None
+    response_format: Essential = None
 
 
 class CompletionLogprobs(Reply):

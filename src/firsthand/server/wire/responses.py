@@ -16,6 +16,7 @@ from firsthand.request import MAX_LOGPROBS, MAX_SEED, MAX_TOP_K
 from firsthand.server.wire.base import (
     MAX_PARTS,
     MAX_TOKENS,
+    Essential,
     Ignored,
     Name,
     OnlyFalse,
@@ -168,9 +169,9 @@ class ResponsesBody(Ignored):
     tool_choice: Literal["none", "auto", "required"] | FlatNamedTool | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Unsupported = None
-    previous_response_id: Unsupported = None
-    conversation: Unsupported = None
-    prompt: Unsupported = None
+    previous_response_id: Essential = None
+    conversation: Essential = None
+    prompt: Essential = None
     reasoning: ReasoningSettings | None = None
 
     @property
