@@ -7,6 +7,7 @@ from itertools import groupby
 import openai
 import pytest
 
+from firsthand.generation.golden import NUMERICS
 from tests.server.conftest import Live
 
 pytestmark = pytest.mark.native
@@ -34,7 +35,10 @@ def test_a_chat_says_the_same_streamed_and_not(live: Live) -> None:
     assert text == whole.choices[0].message.content
     assert whole.usage.completion_tokens <= 12
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert len({(c.id, c.created, c.model) for c in chunks}) == 1
+    assert len({(c.id, c.created, c.model, c.system_fingerprint) for c in chunks}) == 1
+    told = live.client.models.retrieve("micro").firsthand_fingerprint
+    assert told["numerics"] == f"{NUMERICS} native auto int16"
+    assert told["word"] == whole.system_fingerprint == chunks[0].system_fingerprint
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices]
     assert reasons == [None] * (len(reasons) - 1) + [whole.choices[0].finish_reason]
     assert chunks[-1].choices == []

@@ -146,6 +146,13 @@ class LoadOptions:
     lora: Mapping[str, str] | None = None
     speculative_config: Mapping[str, bool | int | str] | None = None
 
+    @property
+    def numerics(self) -> str:
+        """What of these the bits of an answer depend on. The native executor's are the same on
+        every machine."""
+        where = () if self.executor == "native" else (self.device,)
+        return " ".join((self.executor, *where, self.quantization, self.kv_dtype))
+
     def __post_init__(self) -> None:
         check_choice("executor", self.executor, get_args(ExecutorName))
         check_choice("quantization", self.quantization, get_args(Quantization))

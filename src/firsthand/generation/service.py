@@ -206,6 +206,7 @@ class Service:
             width=source.width,
             adapters=engine.adapters if engine else {},
             own_context_length=source.context_length,
+            numerics=self._options.load.numerics,
         )
 
     @property

@@ -114,6 +114,7 @@ class ModelFacts:
     adapters: Mapping[str, AdapterFacts] = field(default_factory=dict)  # of the engine
     release: str | None = None
     own_context_length: int = 0  # the model's own; memory, or the operator, may have lowered it
+    numerics: str = ""  # `LoadOptions.numerics`
 
 
 @dataclass(frozen=True, slots=True)

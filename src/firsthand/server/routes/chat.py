@@ -22,6 +22,7 @@ from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
+from firsthand.server.fingerprint import fingerprint
 from firsthand.server.forms import (
     ChoiceReader,
     Form,
@@ -198,7 +199,8 @@ class ChatAnswer:
         self._num_reasoning = 0
         self._readers = [ChoiceReader(form) for _ in range(answers.num_choices)]
         head = {"id": writing.reply_id("chatcmpl-", answers.request_id), "created": writing.now()}
-        self._head = {**head, "model": asked.model}
+        made_by = fingerprint(asked.service, asked.model)
+        self._head = {**head, "model": asked.model, "system_fingerprint": made_by}
         self._chunk_head: dict[str, Any] = {**self._head, "object": "chat.completion.chunk"}
         if body.wants_usage_chunk:  # every other chunk has it as null, as OpenAI's do
             self._chunk_head["usage"] = None

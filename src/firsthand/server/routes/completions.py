@@ -23,6 +23,7 @@ from firsthand.generation.options import Options
 from firsthand.generation.service import Prompt, Service
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
+from firsthand.server.fingerprint import fingerprint
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.answering import Draft, Wish, answered
@@ -59,7 +60,7 @@ def completions_router(house: House) -> APIRouter:
             await check_grammar(service, options)
 
             def reply(asked: Asked, answers: Answers) -> CompletionAnswer:
-                return CompletionAnswer(asked.model, body, answers, echoes)
+                return CompletionAnswer(asked, body, answers, echoes)
 
             return Draft(prompts, options, reply)
 
@@ -164,7 +165,7 @@ class CompletionAnswer:
     """One reply, in either form. `echoes` are those of the prompts, where they come first."""
 
     def __init__(
-        self, model: str, body: CompletionBody, answers: Answers, echoes: Sequence[Echo] | None
+        self, asked: Asked, body: CompletionBody, answers: Answers, echoes: Sequence[Echo] | None
     ) -> None:
         self._body = body
         self._scores_echo = echoes is not None and body.logprobs is not None
@@ -175,7 +176,8 @@ class CompletionAnswer:
             "id": writing.reply_id("cmpl-", answers.request_id),
             "object": "text_completion",
             "created": writing.now(),
-            "model": model,
+            "model": asked.model,
+            "system_fingerprint": fingerprint(asked.service, asked.model),
         }
         if body.wants_usage_chunk:  # every other chunk has it as null, as OpenAI's do
             self._head["usage"] = None

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from firsthand.generation.service import Service
+from firsthand.server.fingerprint import fingerprint, made_of
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.submitting import json_reply
@@ -62,6 +63,7 @@ def _card(house: House, name: str, service: Service) -> dict[str, Any]:
         "max_model_len": facts.context_length,
         "firsthand_manifest_sha256": facts.manifest_sha256,
         "firsthand_release": facts.release,
+        "firsthand_fingerprint": {"word": fingerprint(service, name), **made_of(service, name)},
         **more,
     }
 
@@ -70,7 +72,7 @@ def _cascade_card(house: House, name: str) -> dict[str, Any]:
     """That of its large model, which gives what the small one does not."""
     cascade = house.cascades[name]
     large = _card(house, cascade.found.large, cascade.pair(house.services)[1])
-    own = ("firsthand_manifest_sha256", "firsthand_release")
+    own = ("firsthand_manifest_sha256", "firsthand_release", "firsthand_fingerprint")
     return {
         **{key: None if key in own else large[key] for key in ModelCard.model_fields},
         "id": name,

@@ -215,6 +215,7 @@ class ChatReply(Reply):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     timings: Timings | None = None

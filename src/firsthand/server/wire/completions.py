@@ -84,6 +84,7 @@ class CompletionReply(Reply):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
     timings: Timings | None = None

@@ -67,6 +67,16 @@ class ErrorBody(Reply):
     error: ErrorFields
 
 
+class Fingerprint(Reply):
+    """`word` is the `system_fingerprint` of its answers; the rest is what it is made of."""
+
+    word: str
+    engine: str
+    manifest_sha256: str | None
+    adapter_sha256: str | None
+    numerics: str
+
+
 class ModelCard(Reply):
     id: str
     object: Literal["model"]
@@ -77,6 +87,7 @@ class ModelCard(Reply):
     max_model_len: int
     firsthand_manifest_sha256: str | None
     firsthand_release: str | None
+    firsthand_fingerprint: Fingerprint | None
 
 
 class ModelList(Reply):
