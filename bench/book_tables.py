@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from bench.book_forms import Line, Lines, lab, table, words
-from bench.quantization_table import name_of
 from bench.quantization_table import newest as newest_schemes
 from bench.table import newest as newest_rivals
 
@@ -45,6 +44,29 @@ SCHEMES = (
     "int3 in 32s, nearest",
     "int3 in 32s, compensated",
 )
+# What `firsthand verify` promises by each name.
+PROPERTIES = {
+    "again": ("one run = the next", "一次运行 = 再一次"),
+    "company": ("alone = with any others", "单独 = 与任何请求同批"),
+    "chunks": ("a prompt whole = in pieces", "提示整段 = 分段"),
+    "rows": ("every row of a prompt, whole = in pieces", "提示的每一行，整段 = 分段"),
+    "prefix": ("cache cold = warm", "缓存冷 = 缓存热"),
+    "preemption": ("undisturbed = evicted, computed again", "未受打扰 = 被驱逐后重算"),
+    "choices": ("one answer = one of many", "一个回答 = 多个回答之一"),
+    "threads": ("any number of threads", "任意线程数"),
+    "fusion": ("plan before fusion = after", "融合前的计划 = 融合后"),
+    "store": ("cache paged = contiguous", "分页缓存 = 连续缓存"),
+    "static": ("continuous batching = static", "连续批处理 = 静态批处理"),
+    "guesses": ("plain decoding = with guessed tokens", "普通解码 = 投机解码"),
+    "streamed": ("streamed = at once", "流式 = 一次返回"),
+}
+NO_LOGITS = ("tokens, logprobs", "token、对数概率")
+SCHEME_WORDS = (
+    (" per row", " 逐行"),
+    (" in 32s", " 每 32 个一组"),
+    (", nearest", "，取最近"),
+    (", compensated", "，误差补偿"),
+)
 
 
 def file(lines: Lines, language: str) -> str:
@@ -61,7 +83,7 @@ def file(lines: Lines, language: str) -> str:
 def load(lines: Lines, language: str) -> str:
     heads = (
         "way | load, ms | to the first token, ms | peak memory, MiB",
-        "方式 | 加载，毫秒 | 到首个词元，毫秒 | 内存峰值，MiB",
+        "方式 | 加载，毫秒 | 到首 token，毫秒 | 内存峰值，MiB",
     )
     names = {
         "packing": ("from the model's own file, packed anew", "从模型自己的文件重新打包"),
@@ -92,7 +114,7 @@ def formats(lines: Lines, language: str) -> str:
 
 
 def tokens(lines: Lines, language: str) -> str:
-    heads = ("text | characters | bytes | tokens", "文本 | 字符 | 字节 | 词元")
+    heads = ("text | characters | bytes | tokens", "文本 | 字符 | 字节 | token")
     rows = [
         (text, len(text), one["bytes"], one["tokens"])
         for text, one in lines.found("tokens").items()
@@ -105,8 +127,8 @@ def stages(lines: Lines, language: str) -> str:
     heads = ("stage | ms | share, %", "环节 | 毫秒 | 占比，%")
     named = (
         ("tokenize_ms", "text to ids", "文本变成 id"),
-        ("prompt_ms", "the prompt, to the first token", "提示，到首个词元"),
-        ("predicted_ms", "the other tokens", "其余词元"),
+        ("prompt_ms", "the prompt, to the first token", "提示，到首 token"),
+        ("predicted_ms", "the other tokens", "其余 token"),
         ("detokenize_ms", "ids to text", "id 变成文本"),
     )
     whole = sum(found[name] for name, *_ in named)
@@ -131,7 +153,7 @@ def plan(lines: Lines, language: str) -> str:
 def rules(lines: Lines, language: str) -> str:
     heads = (
         "the plan without | prompt: base ÷ this | one token: base ÷ this",
-        "去掉 | 提示：基准 ÷ 它 | 单个词元：基准 ÷ 它",
+        "去掉 | 提示：基准 ÷ 它 | 单个 token：基准 ÷ 它",
     )
     again = words(language, "nothing (the base again)", "什么也不去掉（基准再来一次）")
     every = words(language, "all rules", "全部规则")
@@ -155,9 +177,12 @@ def rounding(lines: Lines, language: str) -> str:
     for name in SCHEMES:
         one = found[name]
         more = 100 * (one["perplexity"] / one["reference_perplexity"] - 1)
+        in_chinese = name
+        for english, chinese in SCHEME_WORDS:
+            in_chinese = in_chinese.replace(english, chinese)
         rows.append(
             (
-                name_of(one),
+                words(language, name, in_chinese),
                 f"{one['bits_per_weight']:.2f}",
                 f"{more:.3f}",
                 f"{1e6 * one['divergence']:.0f}",
@@ -194,12 +219,12 @@ def ours(lines: Lines, workload: str) -> dict[str, Line]:
 
 def speed(lines: Lines, language: str) -> str:
     english = "work | file's own blocks, tokens/s | int8, tokens/s"
-    heads = (english, "工作 | 文件自己的块，词元/秒 | int8，词元/秒")
+    heads = (english, "工作 | 文件自己的块，token/秒 | int8，token/秒")
     named = (
         ("decode", "one sequence", "单序列"),
         ("concurrent16", "16 at once", "16 路同时"),
-        ("prompt512", "a prompt of 512", "512 词元的提示"),
-        ("prompt1900", "a prompt of 1,900", "1,900 词元的提示"),
+        ("prompt512", "a prompt of 512", "512 token 的提示"),
+        ("prompt1900", "a prompt of 1,900", "1,900 token 的提示"),
     )
     rows: list[Sequence[object]] = []
     for workload, *said in named:
@@ -226,7 +251,7 @@ def profile(lines: Lines, language: str) -> str:
         "step | operator | times | ms | of the step, % | of its limit, %",
         "步 | 算子 | 次数 | 毫秒 | 占一步，% | 达到极限，%",
     )
-    names = {"prompt": ("prompt of 512", "512 词元的提示"), "token": ("one token", "单个词元")}
+    names = {"prompt": ("prompt of 512", "512 token 的提示"), "token": ("one token", "单个 token")}
     rows = []
     for step, said in names.items():
         found = lines.found("profile")[step]
@@ -246,7 +271,10 @@ def profile(lines: Lines, language: str) -> str:
 
 
 def kv(lines: Lines, language: str) -> str:
-    heads = ("type | bytes of a token | tokens in 1 GiB", "类型 | 每词元字节数 | 1 GiB 可放词元数")
+    heads = (
+        "type | bytes of a token | tokens in 1 GiB",
+        "类型 | 每 token 字节数 | 1 GiB 可放 token 数",
+    )
     rows = [
         (f"`{kind}`", f"{count:,}", f"{2**30 // count:,}")
         for kind, count in lines.found("kv").items()
@@ -273,7 +301,7 @@ def store(lines: Lines, language: str) -> str:
 
 def batching(lines: Lines, language: str) -> str:
     (one,) = [x for x in lines.found("compare")["outcomes"] if x["name"] == "batching"]
-    heads = ("batch | tokens/s | steps | sequences in a step", "批 | 词元/秒 | 步数 | 每步序列数")
+    heads = ("batch | tokens/s | steps | sequences in a step", "批 | token/秒 | 步数 | 每步序列数")
     rows = [
         (
             one[side]["name"],
@@ -288,17 +316,20 @@ def batching(lines: Lines, language: str) -> str:
 
 def verify(lines: Lines, language: str) -> str:
     found = lines.found("verify")
-    heads = ("property | logits compared | different", "性质 | 比较的 logit 数 | 不同的")
-    rows = [
-        (f"`{one['name']}`", f"{one['num_logits']:,}", 0 if one["difference"] is None else 1)
-        for one in found["properties"]
-    ]
+    english = "property | the same bits | logits compared | different"
+    heads = (english, "性质 | 哪两者逐位相同 | 比较的 logit 数 | 不同的")
+    rows = []
+    for one in found["properties"]:
+        named = PROPERTIES[one["name"]]
+        compared = f"{one['num_logits']:,}" if one["num_logits"] else words(language, *NO_LOGITS)
+        different = 0 if one["difference"] is None else 1
+        rows.append((f"`{one['name']}`", words(language, *named), compared, different))
     return table(heads, rows, language, lines.of("verify"))
 
 
 def serving(lines: Lines, language: str) -> str:
     english = "16 sequences | file's own blocks, tokens/s | int8, tokens/s"
-    heads = (english, "16 个序列 | 文件自己的块，词元/秒 | int8，词元/秒")
+    heads = (english, "16 个序列 | 文件自己的块，token/秒 | int8，token/秒")
     named = (
         ("concurrent16", "in one process", "同一进程内"),
         ("serving16", "over HTTP", "经过 HTTP"),
