@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from firsthand.cli.lab import wrapped
 from firsthand.cli.main import build_app
 from firsthand.labs.registry import labs
 
@@ -37,6 +38,18 @@ def test_a_lab_is_run_and_told_in_both_languages() -> None:
     assert "the fault shows, ours does not" in english.stdout
     assert lab.title.zh in chinese.stdout
     assert lab.places[0] in chinese.stdout
+
+
+def test_a_paragraph_is_wrapped_by_columns() -> None:
+    english = "Cause: one two three"
+    assert wrapped(english, 96) == [english]
+    assert wrapped(english, 12) == ["Cause: one", "  two three"]
+    chinese = wrapped("原因：一二三四。五六 token 七八", 16)
+    assert chinese == ["原因：一二三四。", "  五六 token 七", "  八"]
+    assert wrapped("原因：一二三四五。", 16) == ["原因：一二三四", "  五。"]
+    assert wrapped("原因：一二三“四五”", 14) == ["原因：一二三", "  “四五”"]
+    assert wrapped("Text: one\ntwo", 96) == ["Text: one two"]
+    assert [len(line) for line in wrapped("x" * 200, 96)] == [80, 82, 42]
 
 
 def test_as_json_it_is_one_line_with_what_was_seen(tmp_path: Path) -> None:

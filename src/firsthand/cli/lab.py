@@ -7,7 +7,7 @@ Read next: `../labs/`.
 
 from __future__ import annotations
 
-import textwrap
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,8 @@ from firsthand.errors import InvalidRequest
 
 DEFAULT_MODEL = "smollm2-135m"
 LINE = 96
+WIDE, CLOSING = r"\u2e80-\u9fff\uff01-\uff60", "，。；：、？！）》”"
+UNITS = re.compile(rf"[（《“]*(?:[{WIDE}]|[^\s{WIDE}]{{1,{LINE - 16}}})[{CLOSING}]* *")
 
 HEADINGS = {
     "en": ("LAB", "SECONDS", "SOURCE", "LESSON"),
@@ -26,6 +28,7 @@ HEADINGS = {
 }
 WORDS = {
     "en": {
+        "colon": ": ",
         "question": "Question",
         "cause": "Cause",
         "cure": "Cure",
@@ -36,6 +39,7 @@ WORDS = {
         "ran": "{name}: {seconds:.1f} s",
     },
     "zh": {
+        "colon": "：",
         "question": "问题",
         "cause": "原因",
         "cure": "解法",
@@ -137,7 +141,8 @@ def _print(one: Any, evidence: Any, language: str) -> None:
 
     words = WORDS[language]
     print(f"{one.name}: {one.title.of(language)} ({', '.join(one.sources)})\n")
-    _paragraph(words["question"], one.question.of(language))
+    colon = words["colon"]
+    _paragraph(words["question"], one.question.of(language), colon)
     rows = [tuple(_cell(said(cell, language)) for cell in row) for row in evidence.rows]
     print_table([heading.of(language) for heading in evidence.headings], rows, whole=True)
     for chart in evidence.charts:
@@ -145,7 +150,7 @@ def _print(one: Any, evidence: Any, language: str) -> None:
         print("\n".join(draw(chart, language)))
     for passage in evidence.passages:
         print()
-        _paragraph(passage.what.of(language), passage.text)
+        _paragraph(passage.what.of(language), passage.text, colon)
     print()
     print(
         words["shows"].format(
@@ -157,13 +162,27 @@ def _print(one: Any, evidence: Any, language: str) -> None:
         )
     )
     print()
-    _paragraph(words["cause"], one.cause.of(language))
-    _paragraph(words["cure"], one.cure.of(language))
-    print(f"{words['places']}: {', '.join(one.places)}")
+    _paragraph(words["cause"], one.cause.of(language), colon)
+    _paragraph(words["cure"], one.cure.of(language), colon)
+    print(f"{words['places']}{words['colon']}{', '.join(one.places)}")
 
 
-def _paragraph(heading: str, text: str) -> None:
-    print("\n".join(textwrap.wrap(f"{heading}: {text}", LINE, subsequent_indent="  ")))
+def _paragraph(heading: str, text: str, colon: str) -> None:
+    print("\n".join(wrapped(f"{heading}{colon}{text}", LINE)))
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """Lines of at most so many columns, where a Chinese character takes two; they break at spaces
+    and between Chinese characters, and none begins with a mark that closes."""
+    from rich.cells import cell_len
+
+    lines, line = [], ""
+    for unit in UNITS.findall(re.sub(r"\s", " ", text)):
+        if line.strip() and cell_len(line) + cell_len(unit.rstrip()) > columns:
+            lines.append(line.rstrip())
+            line = "  "
+        line += unit
+    return [*lines, line.rstrip()]
 
 
 def _cell(value: str | float) -> str:
