@@ -12,7 +12,7 @@ import pytest
 from firsthand.columns import columns
 from firsthand.labs.charts import Bars, Cells, Chart, Lanes, Lines, Series, Span
 from firsthand.labs.drawing import WIDTH, draw
-from firsthand.labs.words import OURS, Words, said
+from firsthand.labs.words import OURS, Words, rounded, said
 
 TITLE = Words("title", "标题")
 UNIT = Words("ms", "毫秒")
@@ -67,3 +67,20 @@ def test_what_is_no_number_is_told_as_text() -> None:
         1.5,
         "ours",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (10_656.0, "10,656"),
+        (9999.6, "10,000"),
+        (9999.4, "9999"),
+        (-17_450.2, "-17,450"),
+        (1.619, "1.619"),
+        (1.125e-6, "1.125e-06"),
+        (2e12, "2e+12"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_a_figure_is_read_at_a_glance(value: float, shown: str) -> None:
+    assert rounded(value) == shown

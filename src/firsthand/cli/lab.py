@@ -33,7 +33,7 @@ WORDS = {
         "cause": "Cause",
         "cure": "Cure",
         "places": "In the code",
-        "shows": "{measure}: faulty {faulty:.4g}, ours {ours:.4g}, limit {limit:.4g}: {verdict}",
+        "shows": "{measure}: faulty {faulty}, ours {ours}, limit {limit}: {verdict}",
         "holds": "the fault shows, ours does not",
         "fails": "NOT as it should be",
         "ran": "{name}: {seconds:.1f} s",
@@ -44,7 +44,7 @@ WORDS = {
         "cause": "原因",
         "cure": "解法",
         "places": "代码位置",
-        "shows": "{measure}：错误做法 {faulty:.4g}，本系统 {ours:.4g}，界限 {limit:.4g}：{verdict}",
+        "shows": "{measure}：错误做法 {faulty}，本系统 {ours}，界限 {limit}：{verdict}",
         "holds": "错误可见，本系统没有",
         "fails": "与预期不符",
         "ran": "{name}：{seconds:.1f} 秒",
@@ -137,13 +137,14 @@ def _run(
 
 def _print(one: Any, evidence: Any, language: str) -> None:
     from firsthand.labs.drawing import draw
-    from firsthand.labs.words import said
+    from firsthand.labs.words import rounded, said
 
     words = WORDS[language]
     print(f"{one.name}: {one.title.of(language)} ({', '.join(one.sources)})\n")
     colon = words["colon"]
     _paragraph(words["question"], one.question.of(language), colon)
-    rows = [tuple(_cell(said(cell, language)) for cell in row) for row in evidence.rows]
+    cells = [[said(cell, language) for cell in row] for row in evidence.rows]
+    rows = [tuple(one if isinstance(one, str) else rounded(one) for one in row) for row in cells]
     print_table([heading.of(language) for heading in evidence.headings], rows, whole=True)
     for chart in evidence.charts:
         print()
@@ -155,9 +156,9 @@ def _print(one: Any, evidence: Any, language: str) -> None:
     print(
         words["shows"].format(
             measure=evidence.measure.of(language),
-            faulty=evidence.fault_shows,
-            ours=evidence.ours_does_not,
-            limit=evidence.limit,
+            faulty=rounded(evidence.fault_shows),
+            ours=rounded(evidence.ours_does_not),
+            limit=rounded(evidence.limit),
             verdict=words["holds" if evidence.holds else "fails"],
         )
     )
@@ -183,7 +184,3 @@ def wrapped(text: str, columns: int) -> list[str]:
             line = "  "
         line += unit
     return [*lines, line.rstrip()]
-
-
-def _cell(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"

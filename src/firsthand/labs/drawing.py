@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from firsthand.columns import columns, padded
 from firsthand.labs.charts import Bars, Cells, Chart, Lanes, Lines, Span
-from firsthand.labs.words import text_of
+from firsthand.labs.words import rounded, text_of
 
 WIDTH, HEIGHT = 64, 12
 MARKS = "o+x*#@"
@@ -42,7 +42,7 @@ def _labelled(labels: Sequence[str], bodies: Sequence[str]) -> Iterator[str]:
 def _bars(chart: Bars, language: str) -> Iterator[str]:
     longest = max((value for _, value in chart.bars), default=0.0) or 1.0
     bodies = [
-        "█" * round(value / longest * WIDTH * 0.6) + f" {value:.4g} {chart.unit.of(language)}"
+        "█" * round(value / longest * WIDTH * 0.6) + f" {rounded(value)} {chart.unit.of(language)}"
         for _, value in chart.bars
     ]
     yield from _labelled([text_of(label, language) for label, _ in chart.bars], bodies)
@@ -52,7 +52,7 @@ def _lanes(chart: Lanes, language: str) -> Iterator[str]:
     end = chart.end
     labels = [text_of(label, language) for label, _ in chart.lanes]
     bodies = [_lane(spans, end) for _, spans in chart.lanes]
-    axis = "0".ljust(WIDTH - 8) + f"{end:.4g}".rjust(8) + f" {chart.unit.of(language)}"
+    axis = "0".ljust(WIDTH - 8) + rounded(end).rjust(8) + f" {chart.unit.of(language)}"
     yield from _labelled([*labels, ""], [*bodies, axis])
 
 
@@ -89,11 +89,11 @@ def _lines(chart: Lines, language: str) -> Iterator[str]:
         up = round((y - low) / ((high - low) or 1.0) * (HEIGHT - 1))
         rows[HEIGHT - 1 - up][across] = mark
     labels = [""] * HEIGHT
-    labels[0], labels[-1] = (f"{10**y if chart.log else y:.4g}" for y in (high, low))
+    labels[0], labels[-1] = (rounded(10**y if chart.log else y) for y in (high, low))
     yield from _labelled(labels, ["│" + "".join(row) for row in rows])
     indent = " " * (max(map(len, labels)) + 4)
     yield indent + "└" + "─" * WIDTH
-    yield f"{indent} {f'{left:.4g}'.ljust(WIDTH - 10)}{f'{right:.4g}'.rjust(10)}"
+    yield f"{indent} {rounded(left).ljust(WIDTH - 10)}{rounded(right).rjust(10)}"
     log = {"en": ", logarithmic", "zh": "（对数）"}[language] if chart.log else ""
     yield f"{indent} {chart.y.of(language)}{log} / {chart.x.of(language)}"
     for number, one in enumerate(chart.series):

@@ -1,6 +1,6 @@
-"""A text in both languages.
+"""A text in both languages, and a figure in either.
 
-Owns: `Words`. May not know: what is said.
+Owns: `Words`, `rounded`. May not know: what is said.
 Read next: `lab.py`.
 """
 
@@ -38,3 +38,8 @@ def said(value: Text | float, language: str) -> str | float:
 
 def text_of(value: Text, language: str) -> str:
     return value.of(language) if isinstance(value, Words) else value
+
+
+def rounded(value: float) -> str:
+    """Four digits, and what is before the point whole: never 1.066e+04 for 10,656."""
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"
