@@ -29,7 +29,7 @@ from bench.record import cpu, head
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "docs" / "book"
-PAGES = (ROOT / "docs" / "autoscaling.md",)  # others with a figure of the book
+PAGES = sorted((ROOT / "docs").glob("autoscaling*.md"))  # others with a figure of the book
 RESULTS = ROOT / "bench" / "results"
 TRACES = ROOT / "tests" / "cluster" / "autoscaling" / "traces"
 TICK_S = 5.0  # of these, and of what is drawn

@@ -12,6 +12,8 @@ from firsthand.observe.labels import MODEL
 
 _HEAD = """# Metrics
 
+[中文](metrics.zh-CN.md)
+
 Made of the catalogue (`src/firsthand/observe/catalogue.py`) by `make generated`; a test holds it \
 to what a server gives out. `GET /metrics`: Prometheus' text, or OpenMetrics by `Accept`. It needs \
 a key, but for `--metrics-public`.
