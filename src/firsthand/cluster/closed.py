@@ -40,7 +40,8 @@ REPORTS = {
 
 # Of Ray and Ray Serve: tokens; no reports to its makers; its log goes to its own files; requests go
 # out on the loop that serves them, and come in on the one that runs the engine, which spares two
-# changes of thread for each. Replicas are no background work: without niceness.
+# changes of thread for each. Replicas are no background work: without niceness. Whoever is
+# called is in the cluster: no proxy for the web leads there (empty is none).
 VARIABLES = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,6 +51,7 @@ VARIABLES = {
     "RAY_worker_niceness": "0",
     **REPORTS,
     "RAY_SERVE_LOG_TO_STDERR": "0",
+    "grpc_proxy": "",
 }
 # Ray takes 127.0.0.1 for a mistake and listens elsewhere, but where it may have no cluster.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
