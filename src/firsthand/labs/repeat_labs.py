@@ -40,14 +40,15 @@ class Compared:
 
     @property
     def off(self) -> list[float]:
-        """By token, the largest difference of a log-probability, while the text is the same."""
-        found = [0.0] * NUM_TOKENS
+        """By token, the largest difference of a log-probability, while a text is the same."""
+        found: list[float] = []
         for one, other in zip(self.alone, self.together, strict=True):
             for at, (a, b) in enumerate(zip(one.logprobs or (), other.logprobs or (), strict=True)):
                 if one.token_ids[: at + 1] != other.token_ids[: at + 1]:
                     break
+                found += [0.0] * (at == len(found))
                 found[at] = max(found[at], abs(a.logprob - b.logprob))
-        return found
+        return found or [0.0]
 
     @property
     def num_other_texts(self) -> int:
@@ -110,12 +111,13 @@ def batch_bits(bench: Workbench) -> Evidence:
         charts=(
             Lines(
                 Words(
-                    "Alone against in a batch: difference by token", "单独与在批中：逐 token 差异"
+                    "Alone against in a batch: difference by token, while the text is the same",
+                    "单独与在批中：逐 token 差异，到文本不同为止",
                 ),
                 Words("token", "token"),
                 Words("difference", "差异"),
                 tuple(
-                    Series(what, tuple(map(float, range(NUM_TOKENS))), tuple(found.off))
+                    Series(what, tuple(map(float, range(len(found.off)))), tuple(found.off))
                     for what, found in ways
                 ),
             ),
