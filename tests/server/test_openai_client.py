@@ -246,6 +246,21 @@ def test_responses_whole_and_streamed(live: Live) -> None:
     assert stored.value.param == "previous_response_id"
 
 
+def test_tokens_are_counted_as_they_are_computed(live: Live) -> None:
+    asked = {"model": "micro", "input": "Hello!", "instructions": "Be brief."}
+    count = live.client.responses.input_tokens.count(**asked)
+    whole = live.client.responses.create(**asked, max_output_tokens=2)
+    assert (count.object, count.input_tokens) == ("response.input_tokens", whole.usage.input_tokens)
+    chat = {"model": "micro", "messages": HELLO}
+    found = live.client.post("/chat/completions/input_tokens", body=chat, cast_to=object)
+    answer = live.client.chat.completions.create(**chat, max_tokens=2)
+    kind = "chat.completion.input_tokens"
+    assert found == {"object": kind, "input_tokens": answer.usage.prompt_tokens}
+    with pytest.raises(openai.BadRequestError) as fault:
+        live.client.responses.input_tokens.count(model="micro", previous_response_id="resp_1")
+    assert fault.value.param in ("input", "previous_response_id")
+
+
 def test_a_conversation_of_items(live: Live) -> None:
     """An answer may be sent back as it came."""
     first = live.client.responses.create(

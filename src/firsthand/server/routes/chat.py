@@ -57,10 +57,12 @@ from firsthand.server.wire.chat import (
     Content,
     RenderReply,
 )
+from firsthand.server.wire.replies import InputTokens
 from firsthand.text.tools import ToolUse
 
 CHAT = "/v1/chat/completions"
 RENDER = "/v1/chat/completions/render"
+INPUT_TOKENS = "/v1/chat/completions/input_tokens"
 REASONING_EFFORT = "reasoning_effort"
 
 
@@ -105,11 +107,7 @@ def chat_router(house: House) -> APIRouter:
     @router.post(RENDER, **described(ChatBody, RenderReply, "Show the prompt of a conversation"))
     async def rendered(request: Request) -> Response:
         body = await house.read(request, ChatBody)
-        _, service = house.find(body.model)
-        with naming({"prompt": "messages"}):
-            effort = effort_of(request, service, body.reasoning_effort, REASONING_EFFORT)
-            use = tool_use(house, service, chat_tools(body))
-            prompt = await render(house, service, body, use, effort)
+        service, prompt = await _only_rendered(house, request, body)
         return json_reply(
             {
                 "prompt": prompt.text,
@@ -119,7 +117,23 @@ def chat_router(house: House) -> APIRouter:
             }
         )
 
+    @router.post(INPUT_TOKENS, **described(ChatBody, InputTokens, "Count a conversation's tokens"))
+    async def input_tokens(request: Request) -> Response:
+        body = await house.read(request, ChatBody)
+        _, prompt = await _only_rendered(house, request, body)
+        kind = "chat.completion.input_tokens"
+        return json_reply({"object": kind, "input_tokens": prompt.num_tokens})
+
     return router
+
+
+async def _only_rendered(house: House, request: Request, body: ChatBody) -> tuple[Service, Prompt]:
+    """As it would be asked; no engine is needed for it."""
+    _, service = house.find(body.model)
+    with naming({"prompt": "messages"}):
+        effort = effort_of(request, service, body.reasoning_effort, REASONING_EFFORT)
+        use = tool_use(house, service, chat_tools(body))
+        return service, await render(house, service, body, use, effort)
 
 
 def _check_contract(house: House, request: Request, body: ChatBody) -> None:

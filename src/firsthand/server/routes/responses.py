@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from firsthand.generation.completion import Completion
 from firsthand.generation.options import Options
-from firsthand.generation.service import Service, StreamUsage
+from firsthand.generation.service import Prompt, Service, StreamUsage
 from firsthand.request import Grammar
 from firsthand.server import writing
 from firsthand.server.answers import Answers, unless_gone
@@ -50,6 +50,7 @@ from firsthand.server.routes.submitting import (
 from firsthand.server.sse import EventStreamResponse, event
 from firsthand.server.wire.base import Sampling, options_of
 from firsthand.server.wire.chat import JsonObjectFormat
+from firsthand.server.wire.replies import InputTokens
 from firsthand.server.wire.responses import (
     ENCRYPTED,
     FlatNamedTool,
@@ -60,13 +61,14 @@ from firsthand.server.wire.responses import (
     InputMessage,
     InputText,
     ReasoningInput,
-    ReasoningSettings,
     ResponsesBody,
     ResponsesReply,
 )
 from firsthand.text.grammars import ANY_OBJECT, of_schema
+from firsthand.text.tools import ToolUse
 
 RESPONSES = "/v1/responses"
+INPUT_TOKENS = "/v1/responses/input_tokens"
 
 
 def responses_router(house: House) -> APIRouter:
@@ -78,16 +80,12 @@ def responses_router(house: House) -> APIRouter:
     async def responses(request: Request) -> Response:
         body = await house.read(request, ResponsesBody)
         sampling = _sampling(body)
-        reasoning = body.reasoning or ReasoningSettings()
-        note_ignored(request.scope, *_without_effect(body, reasoning))
+        note_ignored(request.scope, *_without_effect(body))
 
         async def prepare(service: Service) -> Draft[ResponseAnswer]:
             options: Options = {**_options(body, sampling), **header_options(request)}
             use = tool_use(house, service, tool_fields(body))
-            template = service.model.chat_template
-            messages, tools = told_messages(house, template, messages_of(body), use)
-            effort = effort_of(request, service, reasoning.effort, "reasoning.effort")
-            prompt = await service.render(messages, tools=tools, variables=effort)
+            prompt = await _render(house, request, service, body, use)
             form = form_of(house, service, prompt, use, _grammar(body))
             set_grammar(options, form)
             await check_grammar(service, options)
@@ -103,6 +101,17 @@ def responses_router(house: House) -> APIRouter:
             return EventStreamResponse(begun.reply.events(), house.stream, begun.headers)
         return await unless_gone(request, begun.reply.whole(begun.headers))
 
+    @router.post(
+        INPUT_TOKENS, **described(ResponsesBody, InputTokens, "Count the tokens of a response")
+    )
+    async def input_tokens(request: Request) -> Response:
+        body = await house.read(request, ResponsesBody)
+        _, service = house.find(body.model)
+        with naming(_NAMES | _tool_names(body)):
+            use = tool_use(house, service, tool_fields(body))
+            prompt = await _render(house, request, service, body, use)
+        return json_reply({"object": "response.input_tokens", "input_tokens": prompt.num_tokens})
+
     return router
 
 
@@ -110,9 +119,19 @@ _NAMES = {"max_tokens": "max_output_tokens", "prompt": "input", "messages": "inp
 _NAMES["messages["] = "input"  # its items are not the messages that they become
 
 
-def _without_effect(body: ResponsesBody, reasoning: ReasoningSettings) -> Iterator[str]:
+async def _render(
+    house: House, request: Request, service: Service, body: ResponsesBody, use: ToolUse | None
+) -> Prompt:
+    template = service.model.chat_template
+    messages, tools = told_messages(house, template, messages_of(body), use)
+    asked = None if body.reasoning is None else body.reasoning.effort
+    effort = effort_of(request, service, asked, "reasoning.effort")
+    return await service.render(messages, tools=tools, variables=effort)
+
+
+def _without_effect(body: ResponsesBody) -> Iterator[str]:
     for name in ("summary", "generate_summary"):
-        if getattr(reasoning, name) is not None:
+        if getattr(body.reasoning, name, None) is not None:
             yield f"reasoning.{name}"
     for at, asked in enumerate(body.include or ()):
         if asked == ENCRYPTED:

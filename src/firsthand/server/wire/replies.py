@@ -95,6 +95,13 @@ class ModelList(Reply):
     data: list[ModelCard]
 
 
+class InputTokens(Reply):
+    """`object` is `response.input_tokens`, of a conversation `chat.completion.input_tokens`."""
+
+    object: str
+    input_tokens: int
+
+
 class StatusReply(Reply):
     status: str
 
