@@ -275,3 +275,14 @@ def test_usage_in_every_chunk(server: Guarded, path: str, asked: dict[str, Any])
     assert counts == sorted(counts) and counts[-1] == 5 and 3 in counts
     alone = {"stream_options": {"continuous_usage_stats": True}, "stream": True}
     assert ask(server, path, **asked, **alone).status_code == 400
+
+
+def test_a_setting_turns_the_repetition_guard_on_for_who_says_nothing() -> None:
+    with guarded(repetition_guard=True) as server:
+        for path, asked in ((CHAT, {"messages": HELLO}), (RESPONSES, {"input": "a"}), *TEXT):
+            assert ask(server, path, **asked).status_code == 200
+            assert server.service.options[-1]["repetition_guard"] is True
+            assert ask(server, path, **asked, repetition_guard=False).status_code == 200
+            assert server.service.options[-1]["repetition_guard"] is False
+        assert ask(server, "/v1/embeddings", input="a").status_code == 200
+        assert "repetition_guard" not in server.service.options[-1]

@@ -246,6 +246,27 @@ def test_responses_whole_and_streamed(live: Live) -> None:
     assert stored.value.param == "previous_response_id"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_goes_round_in_circles_is_ended(live: Live, stream: bool) -> None:
+    """One token for ever; without the guard, to the end of the limit."""
+    asked = {"model": "micro", "prompt": "abc", "max_tokens": 60, "logit_bias": {"97": 100}}
+
+    def ended(**more: object) -> tuple[str, object, int]:
+        body = {"ignore_eos": True, **more}
+        answer = live.client.completions.create(**asked, stream=stream, extra_body=body)
+        parts = list(answer) if stream else [answer]
+        last = parts[-1].choices[0]
+        text = "".join(part.choices[0].text for part in parts)
+        return last.finish_reason, last.stop_reason, len(text)
+
+    assert ended() == ended(repetition_guard=False) == ("length", None, 60)
+    assert ended(repetition_guard=True) == ("stop", "repetition", 8)
+    assert ended(repetition_guard={"times": 3}) == ("stop", "repetition", 3)
+    with pytest.raises(openai.BadRequestError) as fault:
+        ended(repetition_guard={"times": 1})
+    assert fault.value.param == "repetition_guard.times"
+
+
 def test_tokens_are_counted_as_they_are_computed(live: Live) -> None:
     asked = {"model": "micro", "input": "Hello!", "instructions": "Be brief."}
     count = live.client.responses.input_tokens.count(**asked)

@@ -24,7 +24,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 SHORT_HASH = 12
 # Ours → the protocol's; what is not here has the same name.
 _NAMES = {"ignore_end": "ignore_eos"}
-_NOT_SENT = ("repetition_guard", "adapter")
+_NOT_SENT = ("adapter",)
 
 Write = Callable[[str], object]
 

@@ -54,7 +54,8 @@ class House:
     may hold an engine back. `drill_age_s`: since a rollback was drilled. `gpus`: their readings
     now. `stored` are files and batches; `contract` is what a text must be. `cascades` are virtual
     models by their names, which no service has. `lenient`: of OpenAI's bodies, fields that are not
-    known here are left out."""
+    known here are left out. `repetition_guard`: what goes round in circles is ended, unless its
+    request says otherwise."""
 
     services: Mapping[str, Service]
     metrics: Metrics
@@ -80,6 +81,7 @@ class House:
     contract: DoorContract = field(default_factory=lambda: contract_of(None))
     cascades: Mapping[str, Cascade] = field(default_factory=dict)
     lenient: bool = False
+    repetition_guard: bool = False
 
     @property
     def models(self) -> list[Service]:

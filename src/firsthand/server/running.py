@@ -342,6 +342,7 @@ def _house_of(
         tool_format=FORMAT_NAMES.get(settings.tool_call_parser),
         reasoning_fields=_reasoning_fields(settings),
         lenient=settings.lenient,
+        repetition_guard=settings.repetition_guard,
         entrance=Entrance(registry, selfchecks.by_name, gate),
         adapters=adapters,
         recorder=ends.recorder,

@@ -163,6 +163,10 @@ class Settings:
         bool,
         About(Switch(), "Ignore fields that this server does not have, and say which, not 400."),
     ] = False
+    repetition_guard: Annotated[
+        bool,
+        About(Switch(), "End answers that go round in circles, unless a request says otherwise."),
+    ] = False
     # The address
     host: Annotated[str, About(Text(), "Address to listen on; a public one needs a key.")] = (
         "127.0.0.1"

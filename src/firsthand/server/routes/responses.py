@@ -227,6 +227,7 @@ def _sampling(body: ResponsesBody) -> Sampling:
         top_k=body.top_k,
         seed=body.seed,
         priority=body.priority,
+        repetition_guard=body.repetition_guard,
         stream=body.stream,
     )
 

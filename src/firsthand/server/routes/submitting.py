@@ -76,6 +76,8 @@ def submit(
         )
     if asked.model in house.adapters:
         options = {**options, "adapter": asked.model}
+    if house.repetition_guard and asked.pooling is None:
+        options = {"repetition_guard": True, **options}
     asks = [
         Ask(
             request.scope,

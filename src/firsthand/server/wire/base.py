@@ -32,6 +32,7 @@ from firsthand.request import (
     MIN_REPETITION_PENALTY,
     Grammar,
     Priority,
+    RepetitionGuard,
 )
 from firsthand.text.grammars import MAX_OPTIONS, of_structured
 from firsthand.text.stops import MAX_STOP_CHARS, MAX_STOPS
@@ -126,6 +127,14 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool | None = None
 
 
+class Repetition(Strict):
+    """End an answer whose last `times` runs of up to `max_run` tokens are equal; what is not given
+    is the guard's own."""
+
+    max_run: int | None = None
+    times: int | None = None
+
+
 class StructuredOutputs(Strict):
     """vLLM's form: one of these, which all of the text has to be."""
 
@@ -169,6 +178,7 @@ class Sampling(Strict):
     stream_options: StreamOptions | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     structured_outputs: StructuredOutputs | None = None
+    repetition_guard: bool | Repetition | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
@@ -228,6 +238,7 @@ def options_of(body: Sampling) -> Options:
         "min_tokens": body.min_tokens,
         "prompt_logprobs": body.prompt_logprobs,
         "grammar": _grammar(body.structured_outputs),
+        "repetition_guard": _guard(body.repetition_guard),
         "cache_salt": body.cache_salt,
         "priority": None if body.priority is None else priority_of(body.priority),
     }
@@ -243,6 +254,16 @@ def priority_of(given: int | str) -> str:
     if given == 0:
         return Priority.NORMAL.value
     return (Priority.URGENT if given < 0 else Priority.BACKGROUND).value
+
+
+def _guard(given: bool | Repetition | None) -> RepetitionGuard | bool | None:
+    if not isinstance(given, Repetition):
+        return given
+    try:
+        return RepetitionGuard(**given.model_dump(exclude_none=True))
+    except InvalidRequest as error:
+        name = error.field.removeprefix("repetition.")
+        raise InvalidRequest(f"repetition_guard.{name}", error.message) from error
 
 
 def _grammar(given: StructuredOutputs | None) -> Grammar | None:

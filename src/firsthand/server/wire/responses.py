@@ -21,6 +21,7 @@ from firsthand.server.wire.base import (
     Name,
     OnlyFalse,
     PriorityInput,
+    Repetition,
     Reply,
     Strict,
     Unsupported,
@@ -158,6 +159,7 @@ class ResponsesBody(Ignored):
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K)] | None = None
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
     priority: PriorityInput | None = None
+    repetition_guard: bool | Repetition | None = None
     include: Annotated[list[Includable], Field(max_length=8)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     text: TextSettings | None = None
