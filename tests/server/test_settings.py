@@ -24,7 +24,7 @@ VLLM = {
     "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--block-size",
     "--kv-cache-dtype", "--chat-template", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs",
     "--allowed-origins", "--root-path", "--shutdown-timeout", "--max-num-queued-reqs",
-    "--speculative-config",
+    "--speculative-config", "--enable-prefix-caching",
 }  # fmt: skip
 
 
@@ -240,6 +240,18 @@ def test_several_models_and_what_each_has_of_its_own(tmp_path: Path) -> None:
     flags = read({"model": ["a", "b"]}).settings
     assert [one.service.name for one in registry_entries(flags)] == ["a", "b"]
     assert read(variables={"FIRSTHAND_MODEL": "a, b"}).settings.model == flags.model
+
+
+def test_what_computes_is_of_all_or_of_one_model(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        'executor = "torch"\ncompile = true\nenable-prefix-caching = false\n'
+        '[[model]]\npath = "a"\n'
+        '[[model]]\npath = "b"\nfamily = "f.py:F"\ncompile = false\ndeterministic = true\n',
+    )
+    a, b = (one.service.load for one in registry_entries(read(file=file).settings))
+    assert (a.compile, a.deterministic, a.family, a.prefix_cache) == (True, False, None, False)
+    assert (b.compile, b.deterministic, b.family, b.prefix_cache) == (False, True, "f.py:F", False)
 
 
 def test_how_to_guess_is_json_or_a_table_of_all_or_of_one_model(tmp_path: Path) -> None:

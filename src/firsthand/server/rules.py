@@ -141,6 +141,10 @@ def load_options(settings: Settings) -> LoadOptions:
         threads=settings.threads,
         kv_dtype=settings.kv_cache_dtype,  # type: ignore[arg-type]
         block_size=settings.block_size,
+        prefix_cache=settings.enable_prefix_caching,
+        family=settings.family,
+        compile=settings.compile,
+        deterministic=settings.deterministic,
         max_step_tokens=settings.max_num_batched_tokens,
         max_sequences=settings.max_num_seqs,
         max_batch_size=settings.max_batch_size,

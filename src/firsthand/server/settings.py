@@ -45,7 +45,8 @@ MAX_BODY_BYTES = 1 << 30
 OF_A_MODEL = (
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_dtype"),
     *("quantization", "executor", "device", "threads", "memory_limit", "chat_template"),
-    *("lora_modules", "speculative_config"),
+    *("lora_modules", "speculative_config", "enable_prefix_caching", "family", "compile"),
+    "deterministic",
 )
 
 
@@ -95,6 +96,9 @@ class Settings:
         int, About(Count(1, 16384), "Tokens that one step computes at most.")
     ] = 512
     block_size: Annotated[int, About(Count(16, 1024), "Tokens per block of the cache.")] = 16
+    enable_prefix_caching: Annotated[
+        bool, About(Switch(), "Keep blocks of ended sequences for prompts that begin alike.")
+    ] = True
     kv_cache_dtype: Annotated[
         str,
         About(
@@ -109,6 +113,19 @@ class Settings:
         "native"
     )
     device: Annotated[str, About(Text(), "cpu; cuda with torch or triton.")] = "cpu"
+    compile: Annotated[
+        bool,
+        About(Switch(), "Of torch: compile the steps; of triton: capture small ones as graphs."),
+    ] = False
+    deterministic: Annotated[
+        bool,
+        About(
+            Switch(), "Of torch: only algorithms of equal bits; of triton: no library's product."
+        ),
+    ] = False
+    family: Annotated[
+        str | None, About(Text(), "A model family of your own for a folder, FILE:NAME.")
+    ] = None
     threads: Annotated[
         int | None, About(Count(1, 256), "To compute with; default: one per core.")
     ] = None
