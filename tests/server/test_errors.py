@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,8 @@ from firsthand.errors import (
     EngineUnavailable,
     UnsupportedModel,
 )
+from firsthand.server.house import House
+from tests.server.conftest import asking
 from tests.server.fakes import FakeService
 
 Ask = Callable[..., httpx.Response]
@@ -136,7 +139,7 @@ def test_a_body_too_large(ask: Ask) -> None:
         ({"messages": None}, "invalid_value", "messages"),
         ({"messages": [{"role": "x", "content": "a"}]}, "invalid_value", "messages[0].role"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "texts", "text": "a"}]}]},
             "invalid_value",
             "messages[0].content[0].type",
         ),
@@ -257,6 +260,30 @@ def test_the_ignore_list_is_taken(ask: Ask, service: FakeService, field: str) ->
     asked = {"messages": HELLO, field: values.get(field, "x")}
     assert ask("POST", CHAT, json=asked).status_code == 200
     assert set(service.options[0]) == {"max_tokens"}
+
+
+MEDIA = [
+    (CHAT, "messages", {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}),
+    (CHAT, "messages", {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
+    (CHAT, "messages", {"type": "video_url", "video_url": {"url": "https://x/"}}),
+    (CHAT, "messages", {"type": "file", "file": {"file_id": "file-1"}}),
+    ("/v1/responses", "input", {"type": "input_image", "image_url": "https://x/", "detail": "low"}),
+    ("/v1/responses", "input", {"type": "input_file", "file_id": "file-1"}),
+]
+
+
+@pytest.mark.parametrize(("path", "field", "part"), MEDIA)
+@pytest.mark.parametrize("is_lenient", [False, True])
+def test_what_is_no_text_is_refused_in_one_sentence(
+    house: House, path: str, field: str, part: dict[str, object], is_lenient: bool
+) -> None:
+    ask = asking(replace(house, lenient=is_lenient))
+    kind = "text" if path == CHAT else "input_text"
+    content = [{"type": kind, "text": "What is this?"}, part]
+    reply = ask("POST", path, json={field: [{"role": "user", "content": content}]})
+    check(reply, 400, "unsupported_parameter", f"{field}[0].content[1].type")
+    message = reply.json()["error"]["message"]
+    assert message.endswith("this server takes text only, no images, audio, video or files")
 
 
 def test_null_is_nobodys_wish(ask: Ask) -> None:

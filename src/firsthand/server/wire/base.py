@@ -41,6 +41,9 @@ MAX_ID = 2**31 - 1
 MAX_TOKENS = 2**31 - 1
 MAX_PRIORITY = 1000
 MAX_PARTS = 4096  # of one message
+OTHER_MEDIA = frozenset(  # kinds of parts that clients of OpenAI and vLLM send
+    ("image_url", "input_audio", "audio_url", "video_url", "file", "input_image")
+) | {"input_file", "image", "audio", "video", "document"}
 REQUEST_ID = r"^[A-Za-z0-9_-]{1,128}$"
 
 
@@ -62,6 +65,13 @@ def _has_no_place(value: object) -> object:
     return value
 
 
+def _is_text(value: object) -> object:
+    if isinstance(value, str) and value in OTHER_MEDIA:
+        message = "this server takes text only, no images, audio, video or files"
+        raise PydanticCustomError("unsupported_question", message)
+    return value
+
+
 def _only_false(value: bool) -> bool:
     if value:
         raise PydanticCustomError("unsupported_parameter", "this server supports only false")
@@ -70,6 +80,7 @@ def _only_false(value: bool) -> bool:
 
 OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"const": False})]
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
+OnlyText = BeforeValidator(_is_text)  # of the `type` of a part
 Essential = Annotated[None, BeforeValidator(_refuse_always)]
 Misplaced = Annotated[None, BeforeValidator(_has_no_place)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]

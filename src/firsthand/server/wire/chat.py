@@ -17,6 +17,7 @@ from firsthand.server.wire.base import (
     Ignored,
     Logprobs,
     Misplaced,
+    OnlyText,
     Reply,
     Sampling,
     Strict,
@@ -32,7 +33,7 @@ ShortName = Annotated[str, Field(max_length=256)]
 
 
 class TextPart(Strict):
-    type: Literal["text"]
+    type: Annotated[Literal["text"], OnlyText]
     text: str
 
 

@@ -20,6 +20,7 @@ from firsthand.server.wire.base import (
     Ignored,
     Name,
     OnlyFalse,
+    OnlyText,
     PriorityInput,
     Repetition,
     Reply,
@@ -40,7 +41,7 @@ Includable = Literal["message.output_text.logprobs", "reasoning.encrypted_conten
 
 
 class InputText(Strict):
-    type: Literal["input_text", "output_text"]
+    type: Annotated[Literal["input_text", "output_text"], OnlyText]
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: list[Any] | None = None  # of an earlier answer that is sent back
