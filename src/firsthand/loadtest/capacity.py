@@ -208,11 +208,11 @@ def _advice(replicas: int, one_up_to: float, at_peak: float) -> str:
                 "parameters), but what was measured counts."
             )
         return text + " A second one is for the time in which the first is down."
-    text = f"One machine is not enough: it would be up to {one_up_to:.4g} requests/s."
+    text = f"One machine is not enough: it takes up to {one_up_to:.4g} requests/s."
     if at_peak <= FAMILIAR_QPS:
         text += (
-            f" By rule of thumb one does below {FAMILIAR_QPS} requests/s with less than a billion "
-            "parameters: look first whether a smaller or quantised model, or shorter answers, do."
+            f" Others do up to {FAMILIAR_QPS} on one, with models below a billion parameters: look "
+            "first whether a smaller or quantised model, or shorter answers, do here."
         )
     return text
 
