@@ -41,6 +41,18 @@ MODELS = {
     "zh": "模型 `{}`：浮点时困惑度 {:.3f}，共 {} 个 token，{}。\n",
 }
 FLOATS = {"en": "floats", "zh": "浮点"}
+SCHEME_WORDS = (
+    (r" in (\d+)s", r" 每 \1 个一组"),
+    (r" with zeros", "带零点"),
+    (r" per row", " 逐行"),
+    (r", nearest", "，取最近"),
+    (r", searched", "，搜索缩放因子"),
+    (r", compensated", "，误差补偿"),
+    (r", scaled", "，激活感知缩放"),
+    (r", mixed with int8", "，与 int8 混合"),
+    (r", the least sensitive in int8", "，最不敏感的用 int8"),
+    (r"^floats, int8 keys and values", "浮点，int8 键和值"),
+)
 
 Line = Mapping[str, Any]
 
@@ -56,6 +68,12 @@ def name_of(line: Line) -> str:
     if line.get("least_sensitive"):
         mixed = ", the least sensitive in int8"
     return f"{line['label']}{group}{zeros}, {line['method']}{mixed}"
+
+
+def shown(name: str, language: str) -> str:
+    for english, chinese in SCHEME_WORDS if language == "zh" else ():
+        name = re.sub(english, chinese, name)
+    return name
 
 
 def newest(lines: Sequence[Line]) -> dict[str, dict[str, Line]]:
@@ -78,7 +96,9 @@ def section(lines: Sequence[Line], language: str) -> str:
         parts.append(f"| {' | '.join(HEADINGS[language])} |")
         parts.append("|---" * len(HEADINGS[language]) + "|")
         ordered = sorted(rows.items(), key=lambda row: (-row[1]["bits_per_weight"], row[0]))
-        parts += [f"| {' | '.join((name, *cells(line)))} |" for name, line in ordered]
+        parts += [
+            f"| {' | '.join((shown(name, language), *cells(line)))} |" for name, line in ordered
+        ]
         parts.append("")
     return "\n".join(parts)
 
