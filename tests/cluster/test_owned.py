@@ -18,7 +18,7 @@ import pytest
 from firsthand.cli.main import run_command
 from firsthand.cluster import owned
 from firsthand.cluster.owned import LOCK, NOTE, PREFIX, Note, claim, end, found, own_folder
-from firsthand.cluster.session import CONNECT_S, check_answers
+from firsthand.cluster.session import CONNECT_S, Session, check_answers
 from firsthand.errors import EngineUnavailable, InvalidRequest
 
 OWNER = """
@@ -129,6 +129,18 @@ def test_a_stop_has_an_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert note is not None
         with pytest.raises(EngineUnavailable, match=f"not ended: its process is {process.pid}"):
             end(home, note, lambda text: None)
+
+
+def test_a_start_that_ends_while_ray_is_loaded_leaves_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it load Ray to end it: half of it is there, and raises."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    folder, lock = own_folder()
+    Session("", folder, lock, claim(home)).end()
+    assert not folder.exists()
+    claim(home).release()
 
 
 def test_folders_of_dead_processes_are_removed_and_others_are_not(

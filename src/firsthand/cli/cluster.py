@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from firsthand.checks import check_choice, check_integer, check_number
+from firsthand.cli.interrupts import terminable
 from firsthand.cli.options import AsJson
 from firsthand.cli.output import print_json, print_table, reported, say
 from firsthand.cli.serve import read, typed
@@ -192,12 +193,13 @@ def session(
         message = "a cluster needs the extra: pip install 'firsthand[ray]'"
         raise InvalidRequest("cluster", message)
     home = read_environment().home
-    if local is not None:
-        begun = begin_local(home, *local)
-    elif address is None and num_own is not None:
-        begun = begin_own(home, num_own, quiet=True)
-    else:
-        begun = join(address or own_address(home), home, quiet=num_own is not None)
+    with terminable():
+        if local is not None:
+            begun = begin_local(home, *local)
+        elif address is None and num_own is not None:
+            begun = begin_own(home, num_own, quiet=True)
+        else:
+            begun = join(address or own_address(home), home, quiet=num_own is not None)
     try:
         yield begun
     finally:

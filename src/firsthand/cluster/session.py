@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -46,16 +47,18 @@ class Session:
     claim: Claim | None = None  # it is this machine's
 
     def end(self) -> None:
-        """What this process started ends with it."""
-        import ray
-
-        ray.shutdown()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        if self.lock is not None:
-            os.close(self.lock)
-        if self.claim is not None:
-            self.claim.release()
+        """What this process started ends with it; also where Ctrl-C came while Ray was loaded,
+        which cannot be loaded again then."""
+        try:
+            if (ray := sys.modules.get("ray")) is not None:
+                ray.shutdown()
+        finally:
+            if self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if self.lock is not None:
+                os.close(self.lock)
+            if self.claim is not None:
+                self.claim.release()
 
 
 def begin_local(home: Path, num_cpus: float, drain_s: float, room: int) -> Session:
