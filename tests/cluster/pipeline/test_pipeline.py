@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from firsthand.cluster.pipeline import opening
 from firsthand.cluster.pipeline.links import LocalLinks, ranges
 from firsthand.cluster.pipeline.loading import Pipeline, Wanted, load_pipeline, stage_options
+from firsthand.cluster.pipeline.opening import open_pipeline
 from firsthand.cluster.pipeline.report import facts_of
 from firsthand.cluster.pipeline.stage import Stage
 from firsthand.cluster.pipeline.work import Work
-from firsthand.errors import CapacityExceeded, EngineError, EngineLost, InvalidRequest
+from firsthand.errors import (
+    CapacityExceeded,
+    EngineError,
+    EngineLost,
+    InvalidRequest,
+    ModelNotFound,
+)
 from firsthand.generation.llm import LLM
 from firsthand.generation.load_options import LoadOptions
 from tests.cluster.pipeline.asking import answers_of
@@ -31,6 +41,54 @@ def opened(
         return LocalLinks([Stage(number, name, given) for number in range(num_stages)])
 
     return load_pipeline(str(model), options, Wanted(num_stages, **wanted), connect)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "error"),
+    [
+        ("", Wanted(7), InvalidRequest),
+        ("", Wanted(2, (1, 7)), InvalidRequest),
+        ("/none", Wanted(2), ModelNotFound),
+    ],
+)
+def test_no_ray_is_begun_for_what_cannot_be_split(
+    six_layers: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    wanted: Wanted,
+    error: type[Exception],
+) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr(opening, "begin_own", lambda *_: begun.append(1))
+    with pytest.raises(error), open_pipeline(f"{six_layers}{name}", OPTIONS, wanted):
+        pass
+    assert not begun
+
+
+def test_the_workers_end_before_their_ray(
+    six_layers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Links(LocalLinks):
+        def __init__(self, name: str, given: list[LoadOptions]) -> None:
+            super().__init__([Stage(number, name, one) for number, one in enumerate(given)])
+            told.append("workers")
+
+        def close(self) -> None:
+            super().close()
+            told.append("no workers")
+
+    def begin(*_: object) -> SimpleNamespace:
+        told.append("ray")
+        return SimpleNamespace(end=lambda: told.append("no ray"))
+
+    actors = "firsthand.cluster.pipeline.actors"
+    monkeypatch.setitem(sys.modules, actors, SimpleNamespace(RayLinks=Links))
+    monkeypatch.setattr(opening, "begin_own", begin)
+    with open_pipeline(str(six_layers), OPTIONS, Wanted(2)) as pipeline:
+        assert sum(pipeline.split) == 6
+    assert told == ["ray", "workers", "no workers", "no ray"]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ Read next: `loading.py`, `actors.py`; `cluster/session.py`, where Ray comes from
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 
 from firsthand.cluster.pipeline.links import Links
 from firsthand.cluster.pipeline.loading import Pipeline, Wanted, load_pipeline, stage_options
@@ -28,31 +28,43 @@ def open_pipeline(
     model: str, options: LoadOptions, wanted: Wanted, address: str | None = None
 ) -> Iterator[Pipeline]:
     """`address`: a Ray that runs, whose workers find `model` by the same name; None: one of our
-    own on this machine. Raises what `load_pipeline` does, and EngineUnavailable without a Ray."""
+    own on this machine, begun when the model was found and can be split as it is wanted. Raises
+    what `load_pipeline` does, and EngineUnavailable without a Ray."""
     home = read_environment().home
-    try:
-        session = begin_own(home, wanted.num_stages) if address is None else join(address, home)
-    except ModuleNotFoundError as missing:
-        if missing.name != "ray":
-            raise
-        message = "workers need the extra: pip install 'firsthand[ray]'"
-        raise InvalidRequest("stages", message) from None
-    try:
+    with ExitStack() as held:
+
+        def begin() -> None:
+            try:
+                begun = (
+                    begin_own(home, wanted.num_stages) if address is None else join(address, home)
+                )
+            except ModuleNotFoundError as missing:
+                if missing.name != "ray":
+                    raise
+                message = "workers need the extra: pip install 'firsthand[ray]'"
+                raise InvalidRequest("stages", message) from None
+            held.callback(begun.end)
+
         num_together = wanted.num_stages if address is None else 1
-        with closing(load_on_ray(model, options, wanted, num_together)) as pipeline:
-            yield pipeline
-    finally:
-        session.end()
+        loaded = load_on_ray(model, options, wanted, num_together, begin)
+        yield held.enter_context(closing(loaded))
 
 
-def load_on_ray(model: str, options: LoadOptions, wanted: Wanted, num_together: int) -> Pipeline:
-    """In the Ray that this process has joined; so many stages share the cores and the memory of a
-    machine. Raises as `load_pipeline` does."""
-    from firsthand.cluster.pipeline.actors import RayLinks
-
+def load_on_ray(
+    model: str,
+    options: LoadOptions,
+    wanted: Wanted,
+    num_together: int,
+    begin: Callable[[], None] = lambda: None,
+) -> Pipeline:
+    """In the Ray that this process has joined, or joins by `begin`; so many stages share the cores
+    and the memory of a machine. Raises as `load_pipeline` does."""
     threads = max(1, available_threads() // num_together)
 
     def connect(model: str, options: LoadOptions) -> Links:
+        begin()
+        from firsthand.cluster.pipeline.actors import RayLinks
+
         own = stage_options(options, num_together, threads)
         return RayLinks(model, [own] * wanted.num_stages)
 
