@@ -6,10 +6,12 @@ Read next: `guarded.py`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -286,3 +288,36 @@ def test_a_setting_turns_the_repetition_guard_on_for_who_says_nothing() -> None:
             assert server.service.options[-1]["repetition_guard"] is False
         assert ask(server, "/v1/embeddings", input="a").status_code == 200
         assert "repetition_guard" not in server.service.options[-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [(CHAT, {"messages": HELLO}), (RESPONSES, {"input": "a"}), *TEXT]
+)
+def test_a_tier_is_a_class(server: Guarded, path: str, asked: dict[str, Any]) -> None:
+    def found(**more: Any) -> tuple[object, object]:
+        reply = ask(server, path, **asked, **more)
+        return server.service.options[-1]["priority"], ignored(reply)
+
+    assert found(service_tier="flex") == ("background", None)
+    assert found(service_tier="priority") == ("urgent", None)
+    assert found(service_tier="default") == found(service_tier="auto") == ("normal", None)
+    assert found(service_tier="scale") == ("normal", "service_tier")
+    assert found(service_tier="flex", priority="normal") == ("normal", None)
+
+
+def test_a_key_caps_the_tier_and_who_asks_is_told_where_content_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "firsthand")
+    keys = tmp_path / "keys.toml"
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    keys.write_text(f'[[key]]\nname = "a"\nsha256 = "{digest}"\npriority = "normal"\n')
+    whose: Any = {"user": "ann", "safety_identifier": "s", "metadata": {"run": "7" * 600}}
+    for keeps in (False, True):
+        with guarded(api_key=(), api_key_file=keys, record_content=keeps) as server:
+            reply = ask(server, CHAT, messages=HELLO, service_tier="priority", **whose)
+            found = record(server, reply)
+            assert found["priority"] == "normal"
+            told: Any = {**whose, "metadata": {"run": "7" * 512}} if keeps else {}
+            assert found["said"] == {"service_tier": "priority", **told}
+            assert line(caplog, reply)["said"] == found["said"]

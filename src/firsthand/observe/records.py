@@ -170,6 +170,7 @@ class Record:
         """About; what it takes of the recorder's memory."""
         kept = sum(one.content.num_bytes for one in self.parts if one.content is not None)
         entries = sum(len(one.steps) for one in self.parts)
+        kept += len(str(self.arrival.said)) if self.arrival.said else 0
         return RECORD_BYTES + PART_BYTES * len(self.parts) + ENTRY_BYTES * entries + kept
 
     @property

@@ -46,9 +46,10 @@ from firsthand.server.routes.submitting import (
     header_options,
     json_reply,
     naming,
+    note_asides,
 )
 from firsthand.server.sse import DONE, EventStreamResponse, event
-from firsthand.server.wire.base import options_of
+from firsthand.server.wire.base import options_of, tier_options
 from firsthand.server.wire.chat import (
     ChatBody,
     ChatMessage,
@@ -73,9 +74,11 @@ def chat_router(house: House) -> APIRouter:
     async def chat(request: Request) -> Response:
         body = await house.read(request, ChatBody)
         _check_contract(house, request, body)
+        note_asides(house, request, body)
 
         async def prepare(service: Service) -> Draft[ChatAnswer]:
-            options: Options = {**chat_options(body), **header_options(request)}
+            given: Options = {**tier_options(body), **chat_options(body)}
+            options: Options = {**given, **header_options(request)}
             use = tool_use(house, service, chat_tools(body))
             grammar = chat_grammar(body, use)
             effort = effort_of(request, service, body.reasoning_effort, REASONING_EFFORT)

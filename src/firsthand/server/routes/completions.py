@@ -34,9 +34,10 @@ from firsthand.server.routes.submitting import (
     header_options,
     json_reply,
     naming,
+    note_asides,
 )
 from firsthand.server.sse import DONE, EventStreamResponse, event
-from firsthand.server.wire.base import options_of
+from firsthand.server.wire.base import options_of, tier_options
 from firsthand.server.wire.completions import OPENAI_MAX_TOKENS, CompletionBody, CompletionReply
 from firsthand.values import dataclass
 
@@ -52,9 +53,11 @@ def completions_router(house: House) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await house.read(request, CompletionBody)
         _check_contract(house, request, body)
+        note_asides(house, request, body)
 
         async def prepare(service: Service) -> Draft[CompletionAnswer]:
-            options: Options = {**completion_options(body), **header_options(request)}
+            given: Options = {**tier_options(body), **completion_options(body)}
+            options: Options = {**given, **header_options(request)}
             prompts = await _prompts(service, body, options)
             echoes = await _echoes(service, prompts) if body.echo else None
             await check_grammar(service, options)

@@ -46,9 +46,10 @@ from firsthand.server.routes.submitting import (
     header_options,
     json_reply,
     naming,
+    note_asides,
 )
 from firsthand.server.sse import EventStreamResponse, event
-from firsthand.server.wire.base import Sampling, options_of
+from firsthand.server.wire.base import Sampling, options_of, tier_options
 from firsthand.server.wire.chat import JsonObjectFormat
 from firsthand.server.wire.replies import InputTokens
 from firsthand.server.wire.responses import (
@@ -81,9 +82,11 @@ def responses_router(house: House) -> APIRouter:
         body = await house.read(request, ResponsesBody)
         sampling = _sampling(body)
         note_ignored(request.scope, *_without_effect(body))
+        note_asides(house, request, body)
 
         async def prepare(service: Service) -> Draft[ResponseAnswer]:
-            options: Options = {**_options(body, sampling), **header_options(request)}
+            given: Options = {**tier_options(body), **_options(body, sampling)}
+            options: Options = {**given, **header_options(request)}
             use = tool_use(house, service, tool_fields(body))
             prompt = await _render(house, request, service, body, use)
             form = form_of(house, service, prompt, use, _grammar(body))

@@ -32,12 +32,13 @@ from firsthand.server.guard.refusal import Refused
 from firsthand.server.headers import at_end, request_id_of, timeout_of
 from firsthand.server.house import House
 from firsthand.server.sse import encode_json
-from firsthand.server.wire.base import Sampling, priority_of
+from firsthand.server.wire.base import NO_TIER, TIERS, Ignored, Sampling, priority_of
 from firsthand.text.effort import Effort, effort_variables
 from firsthand.values import dataclass
 
 _LOG = logging.getLogger(__name__)
 MAX_CHOICES_PER_BODY = 256  # prompts × n
+MAX_META_NAME, MAX_META = 64, 512  # characters, as OpenAI has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,23 @@ def effort_of(
     if not variables:
         note_ignored(request.scope, field)
     return variables
+
+
+def note_asides(house: House, request: Request, body: Ignored) -> None:
+    """What a caller says of itself is content: it is kept where token ids are."""
+    tier = body.service_tier
+    if tier in (*TIERS, *NO_TIER):
+        note_said(request.scope, "service_tier", tier)
+    elif tier is not None:
+        note_ignored(request.scope, "service_tier")
+    if house.recorder.records_content:
+        for name in ("user", "safety_identifier"):
+            note_said(request.scope, name, getattr(body, name))
+        if body.metadata:
+            bounded = {
+                name[:MAX_META_NAME]: text[:MAX_META] for name, text in body.metadata.items()
+            }
+            note_said(request.scope, "metadata", bounded)
 
 
 @contextmanager

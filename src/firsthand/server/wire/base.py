@@ -121,7 +121,8 @@ class Reply(BaseModel):
 
 
 class Ignored(Strict):
-    """The ignore list: fields that change nothing here and are taken without a word."""
+    """The ignore list: fields that change nothing here and are taken without a word; but for the
+    tier, which says how urgent it is."""
 
     user: Name | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
@@ -275,6 +276,16 @@ def _guard(given: bool | Repetition | None) -> RepetitionGuard | bool | None:
     except InvalidRequest as error:
         name = error.field.removeprefix("repetition.")
         raise InvalidRequest(f"repetition_guard.{name}", error.message) from error
+
+
+TIERS = {"flex": Priority.BACKGROUND.value, "priority": Priority.URGENT.value}
+NO_TIER = ("auto", "default")
+
+
+def tier_options(body: Ignored) -> Options:
+    """The class that OpenAI's tier stands for; the body's own `priority` goes before it."""
+    priority = TIERS.get(body.service_tier or "")
+    return {} if priority is None else {"priority": priority}
 
 
 def _grammar(given: StructuredOutputs | None) -> Grammar | None:
