@@ -64,10 +64,14 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return FENCE.findall(text)
 
 
-def tables(text: str) -> list[list[int]]:
-    """Of each table how many bars each row has."""
+def tables(text: str) -> list[list[tuple[int, list[str]]]]:
+    """Of each table's rows, how many bars they have, and their figures."""
     found = re.findall(r"(?:^\|.*\n)+", FENCE.sub("", text), re.MULTILINE)
-    return [[len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()] for table in found]
+    return [[row_of(row) for row in table.splitlines()] for table in found]
+
+
+def row_of(row: str) -> tuple[int, list[str]]:
+    return len(re.findall(r"(?<!\\)\|", row)), sorted(re.findall(r"\d+(?:[.,]\d+)*", row))
 
 
 def slug(heading: str) -> str:
@@ -129,5 +133,8 @@ def test_the_comparison_can_fail() -> None:
     assert code(block) != code(block.replace("run", "ran"))
     assert code("```text\na  # b\n```\n") != code("```text\na  # c\n```\n")
     assert tables("| a | b |\n|---|---|\n") != tables("| a \\| b |\n|---|---|\n")
+    assert (
+        tables("| 2 of 3.5 s |\n") == tables("| 3.5 秒中的 2 秒 |\n") != tables("| 2 of 3.6 s |\n")
+    )
     assert slug("Files and `batches`, twice") == "files-and-batches-twice"
     assert slug("文件与批处理（两次）") == "文件与批处理两次"
