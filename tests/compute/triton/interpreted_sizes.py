@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(not is_interpreted(), reason="memory that is not
 
 ROWS, WIDTH = (1 << 16) + 7, 1 << 15
 HEADS, SIZE = 512, 64
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux: larger than the machine's memory
 
 
 class LastProgram(interpreter.GridExecutor):  # type: ignore[misc]
@@ -63,7 +64,7 @@ def last_program_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def mapped(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     """Zeros, of which no page is there before it is written."""
     num_bytes = math.prod(shape) * dtype.itemsize
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
@@ -81,8 +82,11 @@ def test_rows_behind_the_border() -> None:
     rows.activation(x, more, "silu", out)
     assert_near(out[-1, -1024:], torch.nn.functional.silu(held[-1024:]))
     half = SIZE // 2
-    cos, sin = torch.zeros(1, half), torch.ones(1, half)  # a quarter turn
-    rows.rope(x, cos, sin, mapped(ROWS, dtype=torch.int32), out)
+    position = 2**31 // half
+    cos, sin = (mapped(position + 1, half, dtype=torch.float32) for _ in range(2))
+    positions, sin[-1] = mapped(ROWS, dtype=torch.int32), 1.0  # a quarter turn
+    positions[-1] = position
+    rows.rope(x, cos, sin, positions, out)
     first, second = held.view(HEADS, 2, half).unbind(1)
     assert torch.equal(out[-1].float(), torch.stack([-second, first], 1).flatten())
 
