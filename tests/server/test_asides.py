@@ -281,7 +281,8 @@ def test_usage_in_every_chunk(server: Guarded, path: str, asked: dict[str, Any])
 
 def test_a_setting_turns_the_repetition_guard_on_for_who_says_nothing() -> None:
     with guarded(repetition_guard=True) as server:
-        for path, asked in ((CHAT, {"messages": HELLO}), (RESPONSES, {"input": "a"}), *TEXT):
+        bodies: list[tuple[str, Any]] = [(CHAT, {"messages": HELLO}), (RESPONSES, {"input": "a"})]
+        for path, asked in (*bodies, *TEXT):
             assert ask(server, path, **asked).status_code == 200
             assert server.service.options[-1]["repetition_guard"] is True
             assert ask(server, path, **asked, repetition_guard=False).status_code == 200

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from firsthand.errors import (
@@ -19,9 +20,11 @@ from firsthand.errors import (
     EngineUnavailable,
     UnsupportedModel,
 )
+from firsthand.generation.service import Status
+from firsthand.request import Finish, FinishReason
 from firsthand.server.house import House
 from tests.server.conftest import asking
-from tests.server.fakes import FakeService
+from tests.server.fakes import FakeService, Script
 
 Ask = Callable[..., httpx.Response]
 CHAT = "/v1/chat/completions"
@@ -341,6 +344,57 @@ def test_headers_that_are_options(ask: Ask, service: FakeService) -> None:
     assert service.options[0]["timeout_s"] == 1.5
     for name, value in (("X-Priority", "soon"), ("X-Request-Deadline-Ms", "-1")):
         check(ask("POST", CHAT, json=asked, headers={name: value}), 400, "invalid_value", name)
+
+
+def test_a_deadline_that_passed_while_it_ran_tells_what_it_came_to(
+    ask: Ask, service: FakeService
+) -> None:
+    service.script = Script(("Hel",), Finish(FinishReason.DEADLINE))
+    for path in (CHAT, "/v1/completions"):
+        asked = {"messages": HELLO} if path == CHAT else {"prompt": "abc"}
+        whole = ask("POST", path, json=asked)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (504, "deadline_exceeded")
+        used = whole.json()["error"]["usage"]
+        assert used["completion_tokens"] == 3 and used["prompt_tokens"] > 0
+        streamed = ask("POST", path, json={**asked, "stream": True}).text
+        assert json.loads(streamed.strip().rpartition("data: ")[2])["error"]["usage"] == used
+    service.script = Script((), Finish(FinishReason.DEADLINE))
+    early = ask("POST", CHAT, json={"messages": HELLO})
+    assert early.status_code == 408 and "usage" not in early.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "as_pack"),
+    [
+        ("application/msgpack", True),
+        ("application/x-msgpack;q=1, application/json", True),
+        ("application/json, application/msgpack", False),
+        ("*/*", False),
+        ("", False),
+    ],
+)
+def test_s_92_a_reply_of_predict_has_the_form_that_is_accepted(
+    ask: Ask, accept: str, as_pack: bool
+) -> None:
+    body = {"request_id": "a", "inputs": ["b"]}
+    reply = ask("POST", "/predict", json=body, headers={"accept": accept})
+    kind = "application/msgpack" if as_pack else "application/json"
+    assert reply.headers["content-type"] == kind
+    read = msgspec.msgpack.decode if as_pack else msgspec.json.decode
+    assert read(reply.content)["outputs"] == ["Hello"]
+
+
+def test_health_generate_asks_each_model_for_a_token(ask: Ask, service: FakeService) -> None:
+    assert ask("GET", "/health_generate").status_code == 503  # it ends with its end token
+    service.script = Script(("H",), Finish(FinishReason.LENGTH, 1))
+    assert ask("GET", "/health_generate").json() == {"status": "ok"}
+    assert service.options[-1]["max_tokens"] == 1 and service.streams[-1].is_closed
+    service.fault = EngineUnavailable("gone")
+    check(ask("GET", "/health_generate"), 503, "loading")
+    service.status, service.fault = Status.FAILED, None
+    num_asked = len(service.streams)
+    check(ask("GET", "/health_generate"), 503, "degraded")
+    assert len(service.streams) == num_asked
 
 
 def test_the_shape_is_the_documented_one(ask: Ask) -> None:

@@ -200,3 +200,20 @@ def test_a_stream_is_kept_chunk_by_chunk() -> None:
 )
 def test_what_is_not_whole_and_good_is_not_kept(messages: list[dict[str, Any]]) -> None:
     assert recorded(*messages).reply() is None
+
+
+def test_when_to_come_back_is_what_such_requests_took_lately() -> None:
+    replies = Replies()
+
+    def wait_s(now: float) -> float | None:
+        with pytest.raises(Refused) as running:
+            replies.begin("t", "open", b"a", now)
+        return running.value.retry_after_s
+
+    assert replies.begin("t", "open", b"a", 0.0) is None
+    assert wait_s(0.5) == 1.0  # nothing is known yet
+    for key, took_s in (("b", 20.0), ("c", 30.0)):
+        replies.begin("t", key, b"a", 0.0)
+        replies.keep("t", key, REPLY, took_s)
+    assert wait_s(2.0) == pytest.approx(20.0)  # 22 s, of which 2 have passed
+    assert wait_s(40.0) == 1.0

@@ -23,6 +23,7 @@ from firsthand.generation.service import AsyncTextStream, StreamUsage
 from firsthand.request import FinishReason
 from firsthand.server.asking import Submitted
 from firsthand.server.guard.refusal import Refused, client_gone
+from firsthand.server.writing import usage
 
 T = TypeVar("T")
 
@@ -171,7 +172,9 @@ class Answers:
                 when = f"after {num} tokens" if num else "before the first token"
                 status = 504 if num else 408
                 message = f"the deadline passed {when}"
-                return Refused(status, message, "deadline_exceeded", outcome="deadline")
+                used = usage(self.usage) if num else None
+                told = (status, message, "deadline_exceeded")
+                return Refused(*told, outcome="deadline", usage=used)
             case FinishReason.CANCELLED if one.ticket.spent:
                 message = f"ended after {num} tokens: the machine's memory is spent"
                 return Refused(503, message, "degraded", retry_after_s=1.0, outcome="memory")

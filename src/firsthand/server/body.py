@@ -60,7 +60,11 @@ async def read_body(
 
 
 def wants_message_pack(request: Request) -> bool:
-    """Whether the body came as MessagePack; then the reply goes so, too."""
+    """Whichever of the two `Accept` names first; else the reply goes as the body came."""
+    for given in request.headers.get("accept", "").split(","):
+        kind = given.partition(";")[0].strip().lower()
+        if kind in (JSON, *MESSAGE_PACK_TYPES):
+            return kind != JSON
     return _media_type(request) in MESSAGE_PACK_TYPES
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -67,14 +68,15 @@ class ErrorReply:
     message: str
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    usage: dict[str, Any] | None = None
 
     @property
     def type(self) -> str:
         return KINDS.get(self.status, "invalid_request_error" if self.status < 500 else _FAULT)
 
-    def body(self) -> dict[str, dict[str, str | None]]:
+    def body(self) -> dict[str, dict[str, Any]]:
         param = None if self.param is None else self.param[:MAX_PARAM_CHARS]
-        return error_body(self.message, self.type, param, self.code)
+        return error_body(self.message, self.type, param, self.code, self.usage)
 
     def response(self) -> Response:
         content = msgspec.json.encode(self.body())
@@ -86,7 +88,8 @@ def reply_for(fault: Exception, request_id: str) -> ErrorReply:
     match fault:
         case Refused():
             headers = dict(fault.headers())
-            return ErrorReply(fault.status, fault.code, fault.message, fault.param, headers)
+            told = (fault.status, fault.code, fault.message, fault.param, headers)
+            return ErrorReply(*told, usage=fault.usage)
         case ContextLengthExceeded():
             return ErrorReply(400, "context_length_exceeded", str(fault), fault.field)
         case InvalidRequest():

@@ -19,6 +19,7 @@ from firsthand.server.guard.refusal import Refused
 from firsthand.values import dataclass
 
 MAX_KEY_CHARS = 255
+SHARE_OF_LAST = 0.2  # of a request in what is typical
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # a string of structured fields
 _BARE = re.compile(r"[!-~]+")
 
@@ -39,6 +40,7 @@ class Reply:
 class _Entry:
     fingerprint: bytes
     expires_s: float
+    began_s: float
     reply: Reply | None = None
 
 
@@ -52,6 +54,7 @@ class Replies:
     max_bytes: int = 64 << 20
     _entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
     num_bytes: int = 0
+    _typical_s: float = 0.0  # from a first request to its reply, lately
 
     @property
     def max_reply_bytes(self) -> int:
@@ -69,11 +72,12 @@ class Replies:
                 raise Refused(422, message, "idempotency_key_reused", "Idempotency-Key")
             if entry.reply is None:
                 message = "the first request with this Idempotency-Key is still running"
-                raise Refused(409, message, "idempotency_in_progress", "Idempotency-Key", 1.0)
+                wait_s = max(1.0, self._typical_s - (now - entry.began_s))
+                raise Refused(409, message, "idempotency_in_progress", "Idempotency-Key", wait_s)
             return entry.reply
         if len(self._entries) >= self.max_entries and not self._drop_oldest():
             raise Refused(503, "too many keys are in progress", "queue_full", None, 1.0)
-        self._entries[tenant, key] = _Entry(fingerprint, float("inf"))
+        self._entries[tenant, key] = _Entry(fingerprint, float("inf"), now)
         return None
 
     def expires_in_s(self, tenant: str, key: str, now: float) -> float:
@@ -82,6 +86,8 @@ class Replies:
 
     def keep(self, tenant: str, key: str, reply: Reply, now: float) -> None:
         entry = self._entries.pop((tenant, key))
+        took_s = now - entry.began_s
+        self._typical_s += (took_s - self._typical_s) * (SHARE_OF_LAST if self._typical_s else 1.0)
         if reply.num_bytes > self.max_reply_bytes:
             return
         while self.num_bytes + reply.num_bytes > self.max_bytes and self._drop_oldest():

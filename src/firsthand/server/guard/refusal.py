@@ -11,6 +11,7 @@ caller: it never holds an address, a path of ours, or what was sent.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from firsthand.errors import FirsthandError
 from firsthand.values import dataclass
@@ -50,6 +51,7 @@ class Refused(FirsthandError):
     retry_after_s: float | None = None
     close: bool = False  # the connection cannot be used for another request
     outcome: str = ""  # what the log calls it; empty: it was refused at the door
+    usage: dict[str, Any] | None = None  # of one that broke off
 
     def __str__(self) -> str:
         return self.message
@@ -63,8 +65,8 @@ class Refused(FirsthandError):
         """The word for what became of the request."""
         return self.outcome or ("refused" if self.status in TRANSIENT else "invalid")
 
-    def body(self) -> dict[str, dict[str, str | None]]:
-        return error_body(self.message, self.kind, self.param, self.code)
+    def body(self) -> dict[str, dict[str, Any]]:
+        return error_body(self.message, self.kind, self.param, self.code, self.usage)
 
     def headers(self) -> list[tuple[str, str]]:
         """Those that belong to this refusal; content headers are the sender's."""
@@ -93,7 +95,13 @@ def draining() -> Refused:
 
 
 def error_body(
-    message: str, kind: str, param: str | None = None, code: str | None = None
-) -> dict[str, dict[str, str | None]]:
-    """OpenAI's shape, the only one that every client library parses."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    message: str,
+    kind: str,
+    param: str | None = None,
+    code: str | None = None,
+    usage: dict[str, Any] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """OpenAI's shape, the only one that every client library parses. `usage` is ours: there only
+    where something was computed."""
+    more = {} if usage is None else {"usage": usage}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code, **more}}

@@ -90,7 +90,7 @@ function showModels(choice) {
   const names = [...house.models.keys()];
   if (choice.children.length !== names.length || names.some((name, at) => choice.children[at].value !== name)) {
     const now = model()?.name;
-    choice.replaceChildren(...names.map((name) => show(made("option", { value: name }), name)));
+    choice.replaceChildren(...names.map((name) => show(made("option", { value: name }), `${name} ${house.models.get(name).model.sha256?.slice(0, 7) ?? ""}`)));
     if (now) choice.value = now;
   }
   choice.disabled = names.length < 2;

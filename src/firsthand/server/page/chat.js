@@ -162,7 +162,7 @@ export class Chat {
       this.follow();
       if (performance.now() - saved_ms > SAVE_MS) {
         saved_ms = performance.now();
-        this.history.save(this.conversation); // a page that is loaded again finds what there was
+        this.history.save(this.conversation); // a page loaded again finds what there was
       }
     }
     if (!answer.finish) throw new Refusal(200, { message: text("cut_off") }, answer.requestId, null);
@@ -175,7 +175,7 @@ export class Chat {
     if (!choice) return;
     const { delta } = choice;
     answer.content += delta.content ?? "";
-    answer.reasoning += delta.reasoning ?? "";
+    answer.reasoning += delta.reasoning ?? delta.reasoning_content ?? "";
     for (const part of delta.tool_calls ?? []) {
       const call = (answer.calls[part.index] ??= { id: part.id, type: "function", function: { name: "", arguments: "" } });
       call.function.name += part.function?.name ?? "";

@@ -9,11 +9,13 @@ Read next: `../health.py`, `../../observe/metrics.py`.
 | `/health` | every check holds |
 | `/livez` | this process is worth keeping; also while it loads or drains |
 | `/readyz` | requests are taken now |
+| `/health_generate` | every check holds, and each model that is awake gives a token now |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 from fastapi import APIRouter
@@ -22,7 +24,9 @@ from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
 
+from firsthand.generation.options import Options
 from firsthand.generation.service import Service
+from firsthand.request import FinishReason
 from firsthand.server.errors import JSON
 from firsthand.server.guard.refusal import Refused
 from firsthand.server.health import Check
@@ -32,6 +36,7 @@ from firsthand.server.routes.submitting import json_reply
 from firsthand.server.sse import encode_json
 from firsthand.server.wire.replies import StatusReply, VersionReply
 
+GENERATE_S = 10.0
 METRIC_TYPES = ("text/plain", "application/openmetrics-text")
 
 
@@ -76,6 +81,8 @@ def operations_router(house: House) -> APIRouter:
         found = {one.model.name: _state_check(one)() for one in services}
         return _sum(found, verbose=False)
 
+    _add_generating(router, house)
+
     @router.get("/version", **described(None, VersionReply, "The version", errors=(400, 500)))
     async def version() -> Response:
         return json_reply({"version": house.version})
@@ -98,6 +105,32 @@ def operations_router(house: House) -> APIRouter:
             include_in_schema=False,
         )
     return router
+
+
+def _add_generating(router: APIRouter, house: House) -> None:
+    @router.get(
+        "/health_generate",
+        **described(None, StatusReply, "Does it generate?", errors=(400, 500, 503)),
+    )
+    async def generates() -> Response:
+        told = _sum(house.checks.run(), verbose=False)
+        for service in house.models:
+            if service.state.status.takes_requests:  # one that sleeps is as it should be
+                await _one_token(service)
+        return told
+
+
+async def _one_token(service: Service) -> None:
+    """Raises Refused where none comes in time, and what the service raises."""
+    options: Options = {"max_tokens": 1, "temperature": 0.0, "timeout_s": GENERATE_S}
+    prompt = await service.tokenize("1")
+    with closing(service.submit(prompt, {**options, "ignore_end": True})) as stream:
+        reason = None
+        async for chunk in stream:
+            reason = None if chunk.completion is None else chunk.completion.finish.reason
+    if reason is not FinishReason.LENGTH:
+        message = f"{service.model.name}: one token was asked for, and it ended by {reason}"
+        raise Refused(503, message, "degraded", retry_after_s=1)
 
 
 def add_service_checks(house: House) -> None:
