@@ -61,10 +61,12 @@ SAYABLE: dict[str, dict[str, Any]] = {
 }
 
 
-def write_gguf(path: Path, kind: str, model: Any) -> None:
+def write_gguf(path: Path, kind: str, model: Any, max_tensors: int = 0) -> None:
+    """In files of `max_tensors` each, if that is not 0."""
     config = model.config
     architecture = getattr(gguf.MODEL_ARCH, ARCHITECTURES[kind])
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
+    name = gguf.MODEL_ARCH_NAMES[architecture]
+    writer = gguf.GGUFWriter(path, name, split_max_tensors=max_tensors)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -194,4 +196,19 @@ def test_both_forms_give_the_same_logits(
     # which is large here, goes into every score.
     bound = 5e-4 if "longrope" in name else 2e-5
     np.testing.assert_allclose(found, logits, rtol=0, atol=bound)
+    assert held_bytes == also_held
+
+
+def test_parts_have_the_bits_of_the_single_file(tmp_path: Path) -> None:
+    """As the library splits it; whichever part is named."""
+    (tmp_path / "folder").mkdir()
+    model = build("llama", tmp_path / "folder")
+    write_gguf(tmp_path / "model.gguf", "Llama", model)
+    write_gguf(tmp_path / "model.gguf", "Llama", model, max_tensors=9)
+    parts = sorted(tmp_path.glob("model-*.gguf"))
+    assert len(parts) > 2
+    spec, logits, held_bytes = opened(tmp_path / "model.gguf")
+    other, found, also_held = opened(parts[1])
+    assert other == spec
+    assert found.tobytes() == logits.tobytes()
     assert held_bytes == also_held

@@ -325,14 +325,9 @@ def test_kinds_that_are_known_but_not_supported(tmp_path: Path, number: int, nam
     assert name in str(error) and "some.weight" in str(error)
 
 
-def test_a_split_file(tmp_path: Path) -> None:
-    content = a.gguf([a.gguf_key("split.count", a.U16, 3)], [ONE], bytes(32))
-    error = refused(tmp_path / "a.gguf", content)
-    assert isinstance(error, UnsupportedModel)
-    assert "3 parts of a split" in str(error)
-    assert opened(
-        tmp_path / "b.gguf", a.gguf([a.gguf_key("split.count", a.U16, 1)], [ONE], bytes(32))
-    ).tensors
+def test_a_split_of_one_part_is_a_file(tmp_path: Path) -> None:
+    content = a.gguf([a.gguf_key("split.count", a.U16, 1)], [ONE], bytes(32))
+    assert opened(tmp_path / "b.gguf", content).tensors
 
 
 def test_another_alignment_and_another_order(tmp_path: Path) -> None:

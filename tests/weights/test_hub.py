@@ -596,6 +596,20 @@ def test_gguf_by_name_then_another(pulling: Pulling) -> None:
     assert not (pulling.repo / "snapshots" / COMMIT / "config.json").exists()
 
 
+def test_gguf_in_parts(pulling: Pulling) -> None:
+    """All come, whichever is named."""
+    names = [f"q4/b-{number:05}-of-00002.gguf" for number in (1, 2)]
+    pulling.hub.files = {"a.gguf": b"GGUFa", names[0]: b"GGUFb", names[1]: b"GGUFc"}
+    pulling.hub.large = {*names}
+    found = pull(f"org/tiny:{names[1]}", pulling.env, pulling.events.append)
+    snapshot = pulling.repo / "snapshots" / COMMIT
+    assert found.path == snapshot / names[0]
+    assert [(snapshot / name).read_bytes() for name in names] == [b"GGUFb", b"GGUFc"]
+    assert not (snapshot / "a.gguf").exists()
+    size = hub_bytes(replace(TINY, file=names[0]), pulling.env, pulling.client())
+    assert size == 10
+
+
 def test_choice_of_files() -> None:
     def choose(*names: str, file: str | None = None) -> list[str]:
         return choose_files(list(names), replace(TINY, file=file))
@@ -610,8 +624,6 @@ def test_choice_of_files() -> None:
         choose("q4/a.gguf")
     with pytest.raises(ModelNotFound, match=r"has no c\.gguf; it has org/tiny:a\.gguf"):
         choose("a.gguf", file="c.gguf")
-    with pytest.raises(UnsupportedModel, match="split"):
-        choose("a-00001-of-00002.gguf", file="a-00001-of-00002.gguf")
     with pytest.raises(UnsupportedModel, match=r"pytorch_model\.bin.*firsthand convert"):
         choose("config.json", "pytorch_model.bin")
     with pytest.raises(UnsupportedModel, match=r"no model\.safetensors"):

@@ -202,6 +202,9 @@ def test_what_is_not_there(server: ObjectServer, env: Environment) -> None:
     server.put("text/readme.md", b"x")
     with pytest.raises(UnsupportedModel, match=r"no \.gguf file"):
         fetch(env, f"s3://{BUCKET}/text")
+    server.put("parts/m-00001-of-00002.gguf", b"x")
+    with pytest.raises(DownloadFailed, match=r"m-00002-of-00002\.gguf"):
+        fetch(env, f"s3://{BUCKET}/parts")
     server.on_get = lambda key, count: 403
     with pytest.raises(DownloadFailed, match="no access"):
         fetch(env)

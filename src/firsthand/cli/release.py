@@ -68,11 +68,12 @@ def stage(
         from firsthand.release.staging import Staged, stage
         from firsthand.release.store import Store
         from firsthand.weights.catalogue import resolve
+        from firsthand.weights.gguf_parts import title
         from firsthand.weights.verifying import sums_of
 
         environment = read_environment()
         path = resolve(model, environment).path
-        called = name or path.resolve().name.removesuffix(".gguf")
+        called = name or title(path.resolve().name)
         configuration = _configuration(config)
         run = _run(called, configuration)
         run(path)  # what no server would take is refused before anything is copied

@@ -34,6 +34,7 @@ from firsthand.text.templates import ChatTemplate
 from firsthand.text.tokenizer import Tokenizer
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import describe, resolve
+from firsthand.weights.gguf_parts import parts_of
 from firsthand.weights.manifest import read_manifest
 from firsthand.weights.open import open_checkpoint
 
@@ -225,5 +226,5 @@ class OnDisk:
 
 def _size(path: Path) -> int:
     if path.is_file():
-        return path.stat().st_size
+        return sum(one.stat().st_size for one in parts_of(path))
     return sum(one.stat().st_size for one in path.iterdir() if one.is_file())

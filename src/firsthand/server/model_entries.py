@@ -23,6 +23,7 @@ from firsthand.checks import meant, shown
 from firsthand.errors import InvalidRequest
 from firsthand.server.setting_kinds import Choice, Kind, Switch, Text
 from firsthand.values import dataclass
+from firsthand.weights.gguf_parts import title
 
 LOADS = ("whole", "shards", "lazy", "lazy-shards")
 MAX_MODELS = 64
@@ -46,7 +47,7 @@ class ModelEntry:
             return self.name
         if os.sep not in self.path or not Path(self.path).exists():
             return self.path
-        return Path(self.path).resolve().name.removesuffix(".gguf")
+        return title(Path(self.path).resolve().name)
 
 
 class Models:

@@ -35,7 +35,9 @@ from firsthand.weights.folder import (
     form_of,
     is_model_file,
     model_in,
+    whole_file,
 )
+from firsthand.weights.gguf_parts import parts_of
 from firsthand.weights.model_names import (
     KNOWN_MODELS,
     HubId,
@@ -192,7 +194,7 @@ def describe(
 ) -> ModelDescription:
     """MODEL's files with size and hash. It reads them whole: seconds for each gigabyte."""
     resolved = resolve(model, env, known)
-    paths = [resolved.path]
+    paths = [*parts_of(resolved.path)]
     if resolved.path.is_dir():
         paths = [path for path in sorted(resolved.path.iterdir()) if is_model_file(path.name)]
     files = []
@@ -256,7 +258,7 @@ def _resolve_path(model: str) -> ResolvedModel:
         raise InvalidRequest("model", message)
     if path.suffix.lower() != ".gguf":
         raise UnsupportedModel(f"{shown(model)}: a model file ends in .gguf")
-    return ResolvedModel(model, path, Source.FILE, None)
+    return ResolvedModel(model, whole_file(path), Source.FILE, None)
 
 
 def _not_found(

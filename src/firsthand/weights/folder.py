@@ -5,7 +5,7 @@ May not know: caches, networks, what is inside a weight file (only an index's li
 Read next: `file_index.py` (the index); `catalogue.py` and `hub.py` (who asks).
 
 An index says which files are the weights; without one it is `model.safetensors`; without that,
-the folder's one .gguf file.
+the folder's one .gguf file, or the parts of one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Literal
 
 from firsthand.errors import CheckpointError, InvalidRequest, ModelNotFound, UnsupportedModel
 from firsthand.weights.file_index import read_index
+from firsthand.weights.gguf_parts import first_part, first_parts, part_names, parts_of
 
 Form = Literal["safetensors", "gguf"]
 CONFIG = "config.json"
@@ -55,22 +56,23 @@ def safetensors_entry(names: Collection[str]) -> str | None:
 def model_in(folder: Path, file: str | None = None) -> Path:
     """What to open in `folder`: itself (safetensors), or its one .gguf file, or the `file` asked.
 
-    The model is complete: every shard that an index names is there.
+    The model is complete: every shard that an index names is there, and every part of a .gguf
+    file, of which the path is the first's.
     """
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise ModelNotFound(f"{folder} cannot be listed: {error.strerror}") from error
-    ggufs = [name for name in names if name.endswith(".gguf")]
+    ggufs = first_parts(name for name in names if name.endswith(".gguf"))
     if file is not None:
         if not (folder / file).is_file():
             raise ModelNotFound(f"no {file} in {folder}; {_what_is_in(ggufs)}")
-        return folder / file
+        return whole_file(folder / file)
     entry = safetensors_entry(names)
     if entry is None and len(ggufs) > 1:
         raise InvalidRequest("model", f"{folder} has several .gguf files: {_listed(ggufs)}")
     # A link whose blob is gone is a file that an interrupted download left behind.
-    found = [entry] if entry is not None else ggufs
+    found = [entry] if entry is not None else [part for one in ggufs for part in part_names(one)]
     missing = [name for name in found if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(str(folder), f"incomplete: missing {missing[0]}")
@@ -83,6 +85,14 @@ def model_in(folder: Path, file: str | None = None) -> Path:
         raise UnsupportedModel(convert_first(str(folder), legacy))
     inside = "; there is one in {folder}/model" if (folder / "model").is_dir() else ""
     raise ModelNotFound(f"no model in {folder}: {_what_is_in(ggufs)}{inside.format(folder=folder)}")
+
+
+def whole_file(path: Path) -> Path:
+    """The first of the parts of the .gguf file, of which `path` is one. Raises CheckpointError."""
+    for part in parts_of(path):
+        if not part.is_file():
+            raise CheckpointError(str(path.parent), f"incomplete: missing {part.name}")
+    return path.with_name(first_part(path.name))
 
 
 def form_of(path: Path) -> Form:

@@ -2,7 +2,8 @@
 
 Owns: the GGUF layout, the numbers of the tensor kinds, and every rule a file must keep to be used.
 May not know: what a metadata key or a tensor name means, how a kind is decoded, executors.
-Read next: `gguf_metadata.py` (the key/value part), `tensor_names.py` (what the names mean).
+Read next: `gguf_metadata.py` (the key/value part), `gguf_parts.py` (a model in several files),
+`tensor_names.py` (what the names mean).
 
     "GGUF"  u32 version  u64 number of tensors  u64 number of keys
     per key:     string key, u32 type, value
@@ -18,13 +19,18 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from firsthand.checks import is_integer
 from firsthand.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from firsthand.quant import ggml
 from firsthand.weights.checkpoint import Checkpoint, TensorInfo
 from firsthand.weights.gguf_metadata import Cursor, read_metadata
+from firsthand.weights.gguf_parts import MAX_PARTS, parts_there
 from firsthand.weights.mapped import MappedCheckpoint, MappedFile
 from firsthand.weights.signatures import describe_start
 
@@ -88,27 +94,93 @@ UNSUPPORTED_KINDS = {
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """Open one GGUF file; all of it but the tensors' bytes is read and checked here.
+    """Open a GGUF file, or all parts of a model of which `path` is one; all of it but the tensors'
+    bytes is read and checked here.
 
-    `metadata` has the file's keys as they stand (see `gguf_metadata.py` for the Python types).
-    Raises CheckpointError for a file that breaks the format, naming byte, key or tensor;
-    UnsupportedModel for a sound one of another version, byte order or kind, or one part of a
-    split model; ModelNotFound for no such path.
+    `metadata` has the first file's keys as they stand (see `gguf_metadata.py` for the Python
+    types), `path` is the first file's. Raises CheckpointError for a file that breaks the format,
+    naming byte, key or tensor, and for parts that are not one model; UnsupportedModel for a sound
+    one of another version, byte order or kind; ModelNotFound for no such path.
     """
     if not os.path.exists(path):
         raise ModelNotFound(f"{path}: no such file")
-    file = MappedFile(path)
+    parts = parts_there(path)
+    files: list[MappedFile] = []
+    metadata: dict[str, Any] = {}
+    tensors: dict[str, TensorInfo] = {}
+    num_tensors = 0
     try:
-        cursor = Cursor(file.data, file.name)
-        num_tensors, num_keys = _read_head(cursor)
-        metadata = read_metadata(cursor, num_keys)
-        _refuse_split(file.name, metadata)
-        tensors = _read_tensors(cursor, num_tensors, _alignment(file.name, metadata))
+        for index, (name, target) in enumerate(parts):
+            file = MappedFile(target, str(name))
+            files.append(file)
+            keys, held = _open_file(file)
+            metadata = metadata or keys
+            num_tensors = _check_part(file.name, index, len(parts), keys, metadata)
+            _add(tensors, held, file.name)
+        if len(parts) > 1 and len(tensors) != num_tensors:
+            message = (
+                f"all parts have {len(tensors)} tensors, not split.tensors.count {num_tensors}"
+            )
+            raise CheckpointError(str(parts[0][0]), message)
     except BaseException:
-        file.close()
+        for file in files:
+            file.close()
         raise
+    return MappedCheckpoint(str(parts[0][0]), "gguf", files, tensors, {}, metadata)
+
+
+def _open_file(file: MappedFile) -> tuple[dict[str, Any], dict[str, TensorInfo]]:
+    cursor = Cursor(file.data, file.name)
+    num_tensors, num_keys = _read_head(cursor)
+    metadata = read_metadata(cursor, num_keys)
+    tensors = _read_tensors(cursor, num_tensors, _alignment(file.name, metadata))
     file.release(0, cursor.position)  # a vocabulary is megabytes, and is in Python's objects now
-    return MappedCheckpoint(str(path), "gguf", [file], tensors, {}, metadata)
+    return metadata, tensors
+
+
+def _add(tensors: dict[str, TensorInfo], held: dict[str, TensorInfo], file: str) -> None:
+    for name in held.keys() & tensors.keys():
+        raise CheckpointError(file, f"stands in {tensors[name].file}, too", name)
+    tensors |= held
+    if len(tensors) > MAX_TENSORS:
+        raise CheckpointError(file, f"{len(tensors)} tensors so far; the limit is {MAX_TENSORS}")
+
+
+def _check_part(
+    file: str, index: int, count: int, metadata: Mapping[str, Any], first: Mapping[str, Any]
+) -> int:
+    """How many tensors all parts have, which is 0 for a model in one file. `index` and `count` are
+    those of the name, `first` the first part's metadata. Raises CheckpointError."""
+    said = _number(file, metadata, "split.count")
+    if max(said, 1) != count:
+        text = f"split.count is {said}, but by its name it is one of {count}"
+        if count == 1:
+            text = f"is one of {said} parts, but not called NAME-00001-of-{said:05}.gguf"
+            text += f"; {MAX_PARTS} are read" if said > MAX_PARTS else ""
+        raise CheckpointError(file, text)
+    if count == 1:
+        return 0
+    number = _number(file, metadata, "split.no")
+    if number != index:
+        raise CheckpointError(file, f"split.no is {number}, but by its name it is {index}")
+    num_tensors = _number(file, metadata, "split.tensors.count")
+    of_all = first.get("split.tensors.count")
+    if num_tensors != of_all:
+        text = f"is of another model: of {num_tensors} tensors, and the first part of {of_all}"
+        raise CheckpointError(file, text)
+    for key, value in metadata.items():
+        is_own = key.startswith("split.") or key == "general.alignment"
+        if not is_own and (key not in first or not np.array_equal(value, first[key])):
+            text = f"is of another model: its {key[:80]} is not that of the first part"
+            raise CheckpointError(file, text)
+    return num_tensors
+
+
+def _number(file: str, metadata: Mapping[str, Any], key: str) -> int:
+    value = metadata.get(key, 0)
+    if not is_integer(value) or value < 0:
+        raise CheckpointError(file, f"{key} is not a whole number")
+    return int(value)
 
 
 def _read_head(cursor: Cursor) -> tuple[int, int]:
@@ -124,12 +196,6 @@ def _read_head(cursor: Cursor) -> tuple[int, int]:
     num_keys = cursor.u64("number of keys")
     cursor.expect(num_tensors, _LEAST_TENSOR_BYTES, MAX_TENSORS, "tensors")
     return num_tensors, num_keys
-
-
-def _refuse_split(file: str, metadata: dict[str, Any]) -> None:
-    parts = metadata.get("split.count", 0)
-    if isinstance(parts, int) and parts > 1:
-        raise UnsupportedModel(f"{file}: is one of {parts} parts of a split GGUF; merge them first")
 
 
 def _alignment(file: str, metadata: dict[str, Any]) -> int:

@@ -34,6 +34,7 @@ from firsthand.weights.folder import (
     model_in,
     safetensors_entry,
 )
+from firsthand.weights.gguf_parts import first_parts, part_names
 from firsthand.weights.model_names import HubId, is_commit, is_safe_file, is_sha256, shown
 from firsthand.weights.places import (
     Progress,
@@ -48,7 +49,6 @@ from firsthand.weights.places import (
 from firsthand.weights.transfer import Client, RemoteFile, download, get_json, look_up
 
 _MAX_FILES = 100_000
-_SPLIT_GGUF = re.compile(r"-[0-9]{5}-of-[0-9]{5}\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +117,15 @@ def choose_files(names: list[str], hub_id: HubId) -> list[str]:
             )
     ggufs = [name for name in names if name.endswith(".gguf")]
     if hub_id.file is not None:
-        return [_asked_gguf(hub_id, hub_id.file, ggufs)]
+        return _asked_gguf(hub_id, hub_id.file, ggufs)
     top = [name for name in names if "/" not in name]
     texts = [name for name in top if is_companion(name)]
     # The same weights often lie there twice, in other forms and cuts.
     entry = safetensors_entry(top)
     if entry is not None:
         return [*texts, entry]
-    if len(ggufs) == 1 and ggufs[0] in top:
-        return [_asked_gguf(hub_id, ggufs[0], ggufs)]
+    if len(first_parts(ggufs)) == 1 and ggufs[0] in top:
+        return _asked_gguf(hub_id, ggufs[0], ggufs)
     if ggufs:
         raise InvalidRequest(
             "model", f"name the .gguf file that you want: {_choices(hub_id, ggufs)}"
@@ -136,16 +136,21 @@ def choose_files(names: list[str], hub_id: HubId) -> list[str]:
     raise UnsupportedModel(f"{hub_id.repo} has no {WEIGHTS}, no {INDEX}, no .gguf file")
 
 
-def _asked_gguf(hub_id: HubId, file: str, ggufs: list[str]) -> str:
+def _asked_gguf(hub_id: HubId, file: str, ggufs: list[str]) -> list[str]:
+    """It, or all parts of the model of which it is one."""
     if file not in ggufs:
         raise ModelNotFound(f"{hub_id.repo} has no {file}; it has {_choices(hub_id, ggufs)}")
-    if _SPLIT_GGUF.search(file):
-        raise UnsupportedModel(f"{hub_id.repo}: {file} is one piece of a split .gguf file")
-    return file
+    there = set(ggufs)
+    parts = [*part_names(file)]
+    for name in parts:
+        if name not in there:
+            raise ModelNotFound(f"{hub_id.repo} has no {name}, one of {len(parts)} parts")
+    return parts
 
 
 def _choices(hub_id: HubId, ggufs: list[str]) -> str:
-    return ", ".join(f"{hub_id.repo}:{name}" for name in sorted(ggufs)[:20]) or "no .gguf file"
+    names = sorted(first_parts(ggufs))[:20]
+    return ", ".join(f"{hub_id.repo}:{name}" for name in names) or "no .gguf file"
 
 
 def _list_files(client: Client, hub_id: HubId) -> tuple[str, list[str]]:

@@ -15,6 +15,7 @@ from firsthand.config import Environment
 from firsthand.errors import CheckpointError, FirsthandError
 from firsthand.values import dataclass
 from firsthand.weights.folder import Form, form_of, model_in
+from firsthand.weights.gguf_parts import first_parts, parts_of
 from firsthand.weights.model_names import KNOWN_MODELS, HubId, KnownModel, is_commit
 from firsthand.weights.modelscope import modelscope_models
 from firsthand.weights.object_names import pulled_folder, pulled_objects
@@ -85,9 +86,11 @@ def _hub_rows(hub_id: HubId, env: Environment) -> Iterator[LocalModel]:
 def _folder_rows(name: str, folder: Path, revision: str) -> Iterator[LocalModel]:
     if any(".safetensors" in path.name for path in folder.iterdir()):
         yield _row(name, folder, "safetensors", revision, complete=_is_complete(folder))
-    for gguf in sorted(folder.rglob("*.gguf")):
-        file = f"{name}:{gguf.relative_to(folder).as_posix()}"
-        yield _row(file, gguf, "gguf", revision, complete=gguf.is_file())
+    for file in first_parts(str(path) for path in sorted(folder.rglob("*.gguf"))):
+        path = Path(file)
+        called = f"{name}:{path.relative_to(folder).as_posix()}"
+        complete = all(part.is_file() for part in parts_of(path))
+        yield _row(called, path, "gguf", revision, complete=complete)
 
 
 def _is_complete(folder: Path) -> bool:
@@ -99,7 +102,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _row(name: str, path: Path, form: Form, revision: str, *, complete: bool) -> LocalModel:
-    files = [path] if form == "gguf" else [each for each in path.iterdir() if each.is_file()]
+    files = parts_of(path) if form == "gguf" else path.iterdir()
     stats = [file.stat() for file in files if file.is_file()]
     return LocalModel(
         name=name,

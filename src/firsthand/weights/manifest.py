@@ -6,7 +6,7 @@ Read next: `verifying.py`.
 Seen in: `firsthand lab near-names`.
 
     FOLDER/manifest.json         of a folder: every file in it but hidden ones, this, its signature
-    FILE.gguf.manifest.json      of one file
+    FILE.gguf.manifest.json      of one file, or of its parts, beside the first
 
 It is canonical JSON and holds the hash of its own rest, so that one bit that changed is seen. A
 file of that name that is not one of ours is left alone.
@@ -26,6 +26,7 @@ from firsthand.checks import is_integer
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object, path_inside, read_whole
 from firsthand.values import dataclass
+from firsthand.weights.gguf_parts import parts_of
 
 NAME: Final = "manifest.json"
 SIGNATURE: Final = ".dsse"  # of a manifest, behind its own name
@@ -110,7 +111,7 @@ def files_of(model: Path) -> Iterator[tuple[str, Path]]:
     """The files that belong to a model, by their names in it, in order. Raises CheckpointError for
     a link that leads out of it, or nowhere, and a name that is no text."""
     if not model.is_dir():
-        yield _checked(model).name, model
+        yield from ((_checked(part).name, part) for part in parts_of(model))
         return
     for folder, inner, names in os.walk(model):
         inner[:] = sorted(name for name in inner if not name.startswith("."))

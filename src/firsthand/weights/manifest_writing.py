@@ -17,6 +17,7 @@ from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object, read_whole
 from firsthand.values import dataclass
 from firsthand.version import VERSION
+from firsthand.weights.gguf_parts import title
 from firsthand.weights.manifest import (
     EMPTY,
     MAX_BYTES,
@@ -54,7 +55,7 @@ def make_manifest(model: Path, told: Told, sums: Sums) -> Manifest:
     if not any(one.path.endswith(_WEIGHTS) for one in files):
         raise CheckpointError(str(model), "has no weights: no .safetensors and no .gguf file")
     return Manifest(
-        name=told.name or model.resolve().name.removesuffix(".gguf"),
+        name=told.name or title(model.resolve().name),
         version=told.version,
         files=files,
         engine_version=VERSION,

@@ -21,6 +21,7 @@ from firsthand.errors import DownloadFailed, ModelNotFound, UnsupportedModel
 from firsthand.files import read_whole
 from firsthand.weights.file_index import parse_index
 from firsthand.weights.folder import INDEX, WEIGHTS, is_companion, model_in, safetensors_entry
+from firsthand.weights.gguf_parts import first_parts, part_names
 from firsthand.weights.model_names import is_safe_file, is_sha256, shown
 from firsthand.weights.object_names import ObjectId, object_folder
 from firsthand.weights.object_ranges import (
@@ -122,9 +123,13 @@ def _choose(object_id: ObjectId, names: Iterable[str]) -> list[str]:
     if entry is not None:
         return [*texts, entry] if entry not in texts else texts
     ggufs = [name for name in names if name.endswith(".gguf")]
-    if len(ggufs) == 1:
+    models = first_parts(ggufs)
+    if len(models) == 1:
+        missing = [name for name in part_names(models[0]) if name not in ggufs]
+        if missing:
+            raise DownloadFailed(f"{object_id}: {missing[0]}, a part of its .gguf, is not there")
         return [*texts, *ggufs]
-    what = f"{len(ggufs)} .gguf files" if ggufs else "no .gguf file"
+    what = f"{len(models)} .gguf files" if ggufs else "no .gguf file"
     raise UnsupportedModel(f"{object_id} has no {WEIGHTS}, no {INDEX}, {what}")
 
 

@@ -29,6 +29,7 @@ from firsthand.errors import BadHash, CheckpointError, InvalidRequest
 from firsthand.files import open_regular, path_inside
 from firsthand.values import dataclass
 from firsthand.weights.folder import is_model_file
+from firsthand.weights.gguf_parts import parts_of
 from firsthand.weights.manifest import Manifest, files_of, manifest_path, signature_path
 from firsthand.weights.model_names import is_safe_file, shown
 from firsthand.weights.open import open_checkpoint
@@ -135,7 +136,7 @@ def _files_with(model: Path) -> Iterator[tuple[str, Path]]:
 
 def _files_of(model: Path) -> Iterator[tuple[str, Path]]:
     if not model.is_dir():
-        yield model.name, model
+        yield from ((part.name, part) for part in parts_of(model))
         return
     for name in os.listdir(model):
         if is_model_file(name) or name == _OURS or name.startswith(_DOCUMENTS):

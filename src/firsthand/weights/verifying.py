@@ -110,7 +110,7 @@ def check_files(model: Path, manifest: Manifest) -> None:
         size = os.stat(path).st_size
         if size != one.size:
             raise BadHash(str(path), _differs(one, _sum_or_none(path), size))
-    if there and model.is_dir():
+    if there:
         others = ", ".join(sorted(there)[:5])
         raise BadHash(where, f"names no {others}; write it anew if that belongs to the model")
 
@@ -150,7 +150,7 @@ class _Comparing:
     def _run(self, model: Path, files: list[ManifestFile], sums: Sums) -> None:
         try:
             for one in files:
-                path = model / one.path if model.is_dir() else model
+                path = model / one.path if model.is_dir() else model.with_name(one.path)
                 actual = sums.of(path, self._stopped.is_set)
                 if actual != one.sha256:
                     raise BadHash(str(path), _differs(one, actual, None))
