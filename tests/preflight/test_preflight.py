@@ -23,6 +23,7 @@ from firsthand.observe.alert_settings import AlertSettings
 from firsthand.preflight.items import Item, LeftOut, Outcome, Wrong, junit, run
 from firsthand.preflight.on_disk import OnDisk
 from firsthand.preflight.on_release import OnRelease, signed
+from firsthand.release.drill_report import Report, write_report
 from firsthand.release.staging import Staged, stage
 from firsthand.release.store import Store
 from firsthand.release.switching import Switch
@@ -195,6 +196,11 @@ def test_a_release_is_asked_for_its_files_its_drill_and_the_way_back(
     found = {one.name: one for one in run(OnRelease(store.folder(2)).items())}
     assert found["last drill of the release passed"].seen == "it has had none"
     assert found["the way back is whole"].passed
+    ids = (store.read(2).id, 1, store.read(1).id)
+    write_report(store, Report(2, *ids, "2026-01-01T00:00:00.000Z", (), 8, 0, 1.0, 1.0, 2.0))
+    for counts_s, passed in ((1.0, False), (1e12, True)):
+        found = {one.name: one for one in run(OnRelease(store.folder(2), counts_s).items())}
+        assert found["last drill of the release passed"].passed is passed
     weights = store.folder(1) / "model" / "model.safetensors"
     weights.chmod(0o644)
     weights.write_bytes(b"")

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from firsthand.errors import (
     ModelNotFound,
     ReleaseRefused,
 )
+from firsthand.observe.alert_settings import AlertSettings
 from firsthand.release.drill import Drill
-from firsthand.release.history import History
+from firsthand.release.drill_age import DAY_S, LONGEST_S
+from firsthand.release.drill_report import Report, write_report
+from firsthand.release.history import History, now
 from firsthand.release.record import read_release, verify_release
 from firsthand.release.staging import Staged, stage
 from firsthand.release.store import Store
@@ -195,6 +199,26 @@ def test_s_114_the_drill_fails_where_old_weights_are_gone(store: Store, staged: 
     assert "**failed**" in (store.drills / "2.md").read_text()
     with pytest.raises(ReleaseRefused, match="its last drill failed"):
         switch(store).promote("2")
+
+
+def test_a_drill_counts_for_a_month_or_as_long_as_is_said(store: Store, staged: Stage) -> None:
+    """As long as the alert says; the way back may be gone by then."""
+    assert AlertSettings().drill_age == LONGEST_S
+    old, new = staged(1), staged(2)
+    switch(store).promote("1")
+    write_report(store, Report(2, new.id, 1, old.id, now(), (), 8, 0, 1.0, 1.0, 2.0))
+
+    def later(days: float) -> Switch:
+        return replace(switch(store), now=lambda: datetime.now(UTC) + timedelta(days=days))
+
+    why = "its last drill is 31.0 days old, and one counts for 30"
+    with pytest.raises(ReleaseRefused, match=f"release 2: {why}; firsthand release drill, or"):
+        later(31).promote("2")
+    with pytest.raises(ReleaseRefused, match="one counts for 1;"):
+        replace(later(2), drill_counts_s=DAY_S).promote("2")
+    with pytest.raises(ReleaseRefused, match=why):
+        later(31).canary("2", "5%", "request")
+    assert later(29).promote("2")["before"] == 1
 
 
 def test_a_configuration_that_this_engine_cannot_read_fails_the_drill(

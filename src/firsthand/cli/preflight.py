@@ -90,11 +90,12 @@ def _items(
     if is_release(folder):
         path = str(model_path(folder, read_release(folder)))
         wanted = _of_release(model, config, loading) or wanted
-    on_disk = OnDisk(path, wanted, settings, read_alert_settings(alerts))
+    limits = read_alert_settings(alerts)
+    on_disk = OnDisk(path, wanted, settings, limits)
     yield from on_disk.of_model()
     yield signed(path)
     if is_release(folder):
-        yield from OnRelease(folder).items()
+        yield from OnRelease(folder, limits.drill_age).items()
     yield from on_disk.of_machine()
     with closing(Loaded(path, wanted)) as loaded:
         yield from loaded.items()

@@ -19,10 +19,15 @@ from firsthand.errors import InvalidRequest
 from firsthand.files import read_text, strict_toml
 
 MAX_CONFIG_BYTES = 1 << 20
+MAX_DRILL_DAYS = 3650.0
 OUTSIDE = ("lora_modules", "chat_template")  # files that are no part of the model
 StoreFolder = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the releases.")]
 Undrilled = Annotated[
-    bool, typer.Option("--force", help="Without a drill that passed; the history says so.")
+    bool, typer.Option("--force", help="Without a recent drill that passed; the history says so.")
+]
+DrillAge = Annotated[
+    float | None,
+    typer.Option("--drill-age", metavar="DAYS", help="For how long a drill counts; default: 30."),
 ]
 Named = Annotated[
     str,
@@ -102,11 +107,12 @@ def promote(
     admin: Admin = None,
     model: ServedAs = None,
     force: Undrilled = False,
+    drill_age: DrillAge = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Make a release the current one: in a running server under its traffic, and on disk."""
     with reported(as_json):
-        _switched(_switch(store, admin, model).promote(release, force=force), as_json)
+        _switched(_switch(store, admin, model, drill_age).promote(release, force=force), as_json)
 
 
 def canary(
@@ -121,12 +127,13 @@ def canary(
     admin: Admin = None,
     model: ServedAs = None,
     force: Undrilled = False,
+    drill_age: DrillAge = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Give a release a share of the requests, beside the one that is served; it is taken back by
     itself where it answers worse. Promote it, or end it with --share 0."""
     with reported(as_json):
-        switch = _switch(store, admin, model)
+        switch = _switch(store, admin, model, drill_age)
         if share in ("0", "0%"):
             line = switch.end_canary()
         else:
@@ -229,15 +236,24 @@ def _opened(folder: Path) -> Any:
     return store
 
 
-def _switch(folder: Path, admin: Path | None, model: str | None) -> Any:
+def _switch(
+    folder: Path, admin: Path | None, model: str | None, drill_age: float | None = None
+) -> Any:
+    from firsthand.checks import check_number
     from firsthand.config import read_environment
+    from firsthand.release.drill_age import DAY_S, LONGEST_S
     from firsthand.release.sockets import AdminSocket
     from firsthand.release.switching import Switch
     from firsthand.weights.verifying import sums_of
 
     server = None if admin is None else AdminSocket(admin)
     environment = read_environment()
-    return Switch(_opened(folder), server, model, sums_of(environment), environment.trusted_keys)
+    counts_s = LONGEST_S
+    if drill_age is not None:
+        check_number("drill_age", drill_age, 0, MAX_DRILL_DAYS, low_open=True)
+        counts_s = drill_age * DAY_S
+    sums, trusted = sums_of(environment), environment.trusted_keys
+    return Switch(_opened(folder), server, model, sums, trusted, counts_s)
 
 
 def _switched(line: dict[str, Any], as_json: bool) -> None:

@@ -7,12 +7,14 @@ Read next: `on_disk.py`; `../release/`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from firsthand.config import read_environment
 from firsthand.near_names import near_names
 from firsthand.preflight.items import Item, LeftOut, Wrong
-from firsthand.release.drill_report import last_drill
+from firsthand.release.drill_age import LONGEST_S
+from firsthand.release.drill_report import last_drill, why_old
 from firsthand.release.engines import python_of, store_of
 from firsthand.release.record import Release, read_release, verify_release
 from firsthand.release.store import Store
@@ -41,9 +43,10 @@ def signed(model: str) -> Item:
 
 @dataclass(frozen=True, slots=True)
 class OnRelease:
-    """`folder` is that of the release."""
+    """`folder` is that of the release. A drill counts for `drill_counts_s`."""
 
     folder: Path
+    drill_counts_s: float = LONGEST_S
 
     def items(self) -> Iterator[Item]:
         drill = "firsthand release drill STORE, and read its report"
@@ -86,6 +89,9 @@ class OnRelease:
             raise Wrong("it has had none")
         if found.get("passed") is not True:
             raise Wrong(f"it failed at {found.get('at')}")
+        old = why_old(found, self.drill_counts_s, datetime.now(UTC))
+        if old is not None:
+            raise Wrong(old)
         return f"at {found.get('at')}, back to {found.get('back_to')}"
 
     def _back(self) -> str:

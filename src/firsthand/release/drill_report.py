@@ -8,11 +8,13 @@ Read next: `drill.py`, `switching.py`.
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from firsthand.canonical import canonical
 from firsthand.errors import CheckpointError
 from firsthand.files import parse_json_object, read_whole
+from firsthand.release.drill_age import DAY_S, age_s
 from firsthand.release.record import SHORT, Release
 from firsthand.release.store import Store
 from firsthand.values import dataclass
@@ -88,9 +90,9 @@ def write_report(store: Store, report: Report) -> None:
     )
 
 
-def why_not_drilled(store: Store, release: Release) -> str | None:
-    """Why its last drill does not let it be promoted; None: it does, or there is nothing to which
-    a rollback could return."""
+def why_not_drilled(store: Store, release: Release, longest_s: float, now: datetime) -> str | None:
+    """Why its last drill, which counts for `longest_s`, does not let it be promoted; None: it does,
+    or there is nothing to which a rollback could return."""
     current = store.current()
     if current is None or current == release.number:
         return None
@@ -101,7 +103,16 @@ def why_not_drilled(store: Store, release: Release) -> str | None:
         return f"its last drill was not against release {current}, which is served"
     if found.get("passed") is not True:
         return "its last drill failed"
-    return None
+    return why_old(found, longest_s, now)
+
+
+def why_old(report: dict[str, Any], longest_s: float, now: datetime) -> str | None:
+    """Why a drill does not count any more."""
+    passed_s = age_s(report, now)
+    if passed_s <= longest_s:
+        return None
+    days, most = passed_s / DAY_S, longest_s / DAY_S
+    return f"its last drill is {days:.1f} days old, and one counts for {most:g}"
 
 
 def last_drill(store: Store, release: Release) -> dict[str, Any] | None:

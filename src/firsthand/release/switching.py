@@ -12,10 +12,13 @@ leaves one whole release current, and the same command again brings it to its en
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from firsthand.errors import FirsthandError, ReleaseRefused
+from firsthand.release.drill_age import LONGEST_S
 from firsthand.release.drill_report import why_not_drilled
 from firsthand.release.engines import check_canary, python_of
 from firsthand.release.history import BEGUN
@@ -36,13 +39,15 @@ class Switch:
     model: str | None
     sums: Sums
     trusted: Path | None = None  # keys, of which one must have signed the manifest
+    drill_counts_s: float = LONGEST_S
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def promote(self, word: str, *, force: bool = False) -> dict[str, Any]:
-        """Raises ReleaseRefused without a drill that passed, unless by `force`; ModelNotFound,
-        BadHash, CheckpointError. Then all is as it was."""
+        """Raises ReleaseRefused without a drill that passed lately, unless by `force`;
+        ModelNotFound, BadHash, CheckpointError. Then all is as it was."""
         with self.store.changing():
             release = self.store.find(word)
-            why = _why_returned(self.store, release) or why_not_drilled(self.store, release)
+            why = _why_returned(self.store, release) or self._why_not_drilled(release)
             return self._put("promote", release, _forced(release, why, force=force))
 
     def canary(self, word: str, share: str, by: str, *, force: bool = False) -> dict[str, Any]:
@@ -52,7 +57,7 @@ class Switch:
             release, current = self.store.find(word), self.store.current()
             if current is not None:
                 check_canary(release, self.store.read(current).engine_version)
-            facts = _forced(release, why_not_drilled(self.store, release), force=force)
+            facts = _forced(release, self._why_not_drilled(release), force=force)
             folder = self.store.folder(release.number)
             verify_release(folder, release, self.sums, self.trusted)
             told = self._server().canary(folder.resolve(), self.model, share, by)
@@ -64,6 +69,9 @@ class Switch:
         told = self._server().end_canary(self.model)
         facts = {"id": told["id"], "server": told}
         return self.store.history.add("canary_ended", told["release"], **facts)
+
+    def _why_not_drilled(self, release: Release) -> str | None:
+        return why_not_drilled(self.store, release, self.drill_counts_s, self.now())
 
     def _server(self) -> AdminSocket:
         if self.server is None:
