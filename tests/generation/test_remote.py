@@ -256,6 +256,7 @@ def test_a_model_that_is_gone_is_tried_again_until_it_is_back(
         while "no model" not in remote.reason:
             assert remote.status in (Status.READY, Status.RESTARTING)
             await asyncio.sleep(0.01)
+        assert not remote.is_lost  # a new process would not find the model either
         (tmp_path / "away").rename(folder)
         await remote.wait_ready()
         assert remote.num_restarts >= 2
@@ -295,6 +296,24 @@ def test_an_engine_that_dies_while_it_loads_says_how(micro_folder: Path) -> None
             await remote.wait_ready()
 
     run(Watched(micro_folder), work)
+
+
+@pytest.mark.native
+def test_an_engine_that_dies_at_every_start_is_lost(micro_folder: Path) -> None:
+    """Until a start succeeds: Kubernetes may be slower than the cause."""
+    watched = Watched(micro_folder, retry_s=0.001, max_dead_starts=2)
+
+    async def work(remote: Remote) -> None:
+        await remote.wait_ready()
+        while not remote.is_lost:
+            if remote.pid is not None:
+                os.kill(remote.pid, signal.SIGKILL)
+            await asyncio.sleep(0.001)
+        assert remote.status is Status.RESTARTING
+        await remote.wait_ready()
+        assert not remote.is_lost
+
+    run(watched, work)
 
 
 @pytest.mark.native

@@ -83,6 +83,19 @@ def test_ops_3_alive_in_every_phase() -> None:
     assert (draining.live, draining.ready) == (True, False)
 
 
+def test_not_alive_once_no_engine_can_be_brought_back_from_within() -> None:
+    house = House()
+    lost = replace(state(Status.RESTARTING), is_lost=True)
+    for others, live in (
+        ([state(Status.READY)], True),
+        ([state(Status.ASLEEP)], True),
+        ([], False),
+    ):
+        house.states = [lost, *others]
+        assert house.live is live
+    assert house.checks.run()["engines"].detail == "1 of 1 died at every start"
+
+
 @pytest.mark.parametrize("status", [s for s in Status if not s.takes_requests])
 def test_without_an_engine_nobody_goes_in(status: Status) -> None:
     found = House(status).refusal()

@@ -98,6 +98,7 @@ class Fleet:
         self._max_requests = max_requests
         self._on_step, self._on_end, self._on_events = on_step, on_end, on_events
         self._clock = clock
+        self.is_lost = False  # Ray replaces replicas; a new door would find the same ones
         self.door = uuid.uuid4().hex[:8]
         self._numbers = count()
         self._here = boot_id()

@@ -214,7 +214,7 @@ class EngineReplica:
 
     def check_health(self) -> None:
         """Ray Serve replaces a replica whose engine will not be started again. Raises."""
-        if self.engine.status in (Status.FAILED, Status.CLOSED):
+        if self.engine.is_lost or self.engine.status in (Status.FAILED, Status.CLOSED):
             raise EngineUnavailable(self.engine.reason)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

@@ -99,6 +99,8 @@ class Remote:
         self._busy_since_s = 0.0  # with requests, since there were none
         self._ready_s: float | None = None  # when this child became ready
         self._was_ready = False  # this child, or one before it since `start`
+        self._num_dead_starts = 0  # in a row: ended before they were ready, and told no reason
+        self._watch_failed = False
         self.facts: EngineFacts | None = None  # of the last child that was ready
         self.status = Status.ASLEEP
         self.reason = ""
@@ -134,6 +136,13 @@ class Remote:
         return self.stalled_s if self._silent_s <= self._watch.late_s else 0.0
 
     @property
+    def is_lost(self) -> bool:
+        """Another start will not help, a new process might. A load that tells why it fails (no
+        model, no memory) would fail there too."""
+        dead = self._watch_failed or self._num_dead_starts >= self._watch.max_dead_starts
+        return dead and self.status in (Status.RESTARTING, Status.FAILED)
+
+    @property
     def num_requests(self) -> int:
         """Open ones: handed over, their end not told yet."""
         return len(self._streams)
@@ -142,7 +151,7 @@ class Remote:
         """Begin to load, unless a child is there."""
         if self._supervisor is None or self._supervisor.done():
             self._settled.clear()
-            self._was_ready = False
+            self._was_ready, self._watch_failed, self._num_dead_starts = False, False, 0
             self._set(Status.LOADING, "the model is being loaded")
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise_safely())
 
@@ -224,7 +233,7 @@ class Remote:
             await self._supervise()
         except Exception as error:
             self._fault = EngineUnavailable(f"the watch over the engine failed: {shown(error)}")
-            self._ready_s = None
+            self._ready_s, self._watch_failed = None, True
             self._set(Status.FAILED, str(self._fault))
             self._settled.set()
             self._lose(str(self._fault))
@@ -235,6 +244,8 @@ class Remote:
         while True:
             reason = await self._run_child()
             was_ready, self._ready_s = self._ready_s, None
+            dead = was_ready is None and self._fault is None
+            self._num_dead_starts = self._num_dead_starts + 1 if dead else 0
             if not self._was_ready:
                 self._fault = self._fault or EngineUnavailable(reason)
                 self._set(Status.FAILED, str(self._fault))

@@ -182,6 +182,7 @@ class Service:
             progress=remote.progress,
             memory_short=remote.memory_short,
             stalled_s=remote.stalls_s,
+            is_lost=remote.is_lost,
             replicas=remote.replicas,
         )
 

@@ -91,6 +91,7 @@ class ServiceState:
     memory_short: bool = False  # the engine has given up its reserve
     stalled_s: float = 0.0  # with requests and without a step, though the loop answers
     replicas: Replicas | None = None  # None: one engine, in a process beside
+    is_lost: bool = False  # it died at start after start: only a new process may help
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Watch:
     max_retry_s: float = 30.0  # while they end before they are ready
     max_return_s: float = 2.0  # once they are: whoever is waiting is kept no longer than that
     stable_s: float = 10.0  # a child that was ready for so long begins no row
+    max_dead_starts: int = 8  # in a row without a reason told; then no start in here will help
 
     def delay_s(self, num_failures: int, was_ready: bool) -> float:
         """Before the next start, after so many children in a row that ended soon. A load that

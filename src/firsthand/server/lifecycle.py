@@ -7,8 +7,10 @@ Seen in: `firsthand lab drain`.
 
     loading → ready ⇄ asleep, restarting → draining → ended
 
-Alive is the process that answers: also while it loads or drains. Ready is what new work may be sent
-to. A drain takes nothing new, lets what runs end, and at its limit cuts the rest, by name.
+Alive is the process that answers: also while it loads, drains, or has more to do than it can. It is
+not when no engine of it can be brought back from within: then it asks to be replaced. Ready is what
+new work may be sent to. A drain takes nothing new, lets what runs end, and at its limit cuts the
+rest, by name.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class Lifecycle:
     def add_to(self, checks: Checks) -> None:
         """Our part of readiness; the engines' own checks stand beside it."""
         checks.add("process", lambda: Check(True, "answers"), live=True)
+        checks.add("engines", self._check_engines, live=True)
         checks.add("not_draining", self._check_draining)
         checks.add("queue", self._check_queue)
         checks.add("memory", self._check_memory)
@@ -121,6 +124,11 @@ class Lifecycle:
         states = self.states()
         num_awake = sum(state.status.takes_requests for state in states)
         return Check(num_awake > 0 or self.wakes(), f"{num_awake} of {len(states)} are loaded")
+
+    def _check_engines(self) -> Check:
+        """One that is left is enough: a new process would cost its requests."""
+        lost = [state.is_lost for state in self.states()]
+        return Check(not lost or not all(lost), f"{sum(lost)} of {len(lost)} died at every start")
 
     def _check_progress(self) -> Check:
         stalled_s = max((state.stalled_s for state in self.states()), default=0.0)
