@@ -12,6 +12,7 @@ cool-downs; its own averages are not used either, since they read what is missin
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -21,25 +22,31 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from firsthand.cluster.autoscaling.limits import Limits
 from firsthand.cluster.autoscaling.policy import State, decide
 from firsthand.cluster.autoscaling.readings import NAMES, PREFIX, Report, readings_of, report_of
+from firsthand.cluster.closed import REPORT_EVERY_S
 
 MEMORY = "firsthand"
-LOOK_BACK_S = 11.0  # Ray's, who takes a reading five times in it, and wants more than ten seconds
+LOOK_BACK_S = 5.0  # Ray's, who takes a reading five times in it, and sends what it has less often
 
 
 def autoscaling_config(limits: Limits) -> AutoscalingConfig:
     """For a deployment whose class has `record_autoscaling_stats`, which returns `figures`."""
-    return AutoscalingConfig(
-        min_replicas=limits.min_replicas,
-        initial_replicas=limits.min_replicas,
-        max_replicas=limits.max_replicas,
-        target_ongoing_requests=limits.ongoing_out,
-        look_back_period_s=LOOK_BACK_S,
-        upscale_delay_s=0,
-        downscale_delay_s=0,
-        policy=AutoscalingPolicy(
-            policy_function=f"{__name__}:{ReplicaScaling.__name__}", policy_kwargs=asdict(limits)
-        ),
+    policy = AutoscalingPolicy(
+        policy_function=f"{__name__}:{ReplicaScaling.__name__}", policy_kwargs=asdict(limits)
     )
+    with warnings.catch_warnings():
+        # Ray warns that variables will replace the interval (`closed.REPORTS`); it reads none yet.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return AutoscalingConfig(
+            min_replicas=limits.min_replicas,
+            initial_replicas=limits.min_replicas,
+            max_replicas=limits.max_replicas,
+            target_ongoing_requests=limits.ongoing_out,
+            metrics_interval_s=REPORT_EVERY_S,
+            look_back_period_s=LOOK_BACK_S,
+            upscale_delay_s=0,
+            downscale_delay_s=0,
+            policy=policy,
+        )
 
 
 class ReplicaScaling:
