@@ -24,6 +24,7 @@ from firsthand.server.routes.documents import documents_router
 from firsthand.server.routes.embeddings import embeddings_router
 from firsthand.server.routes.files import files_router
 from firsthand.server.routes.live import live_router
+from firsthand.server.routes.messages import messages_router
 from firsthand.server.routes.models import models_router
 from firsthand.server.routes.operations import operations_router
 from firsthand.server.routes.page import page_router
@@ -37,13 +38,14 @@ from firsthand.server.wire.chat import ChatBody
 from firsthand.server.wire.completions import CompletionBody
 from firsthand.server.wire.embeddings import EmbeddingsBody
 from firsthand.server.wire.live import PaceBody
+from firsthand.server.wire.messages import CountBody, MessagesBody
 from firsthand.server.wire.predict import PredictBody
 from firsthand.server.wire.responses import ResponsesBody
 from firsthand.server.wire.tokens import DetokenizeBody, TokenizeBody
 
 BODIES = (
     *(BatchBody, ChatBody, CompletionBody, DetokenizeBody, EmbeddingsBody),
-    *(PaceBody, PredictBody, ResponsesBody, TokenizeBody),
+    *(PaceBody, PredictBody, ResponsesBody, TokenizeBody, CountBody, MessagesBody),
 )
 
 
@@ -83,6 +85,7 @@ def build_routes(house: House) -> FastAPI:
         embeddings_router(house),
         models_router(house),
         responses_router(house),
+        messages_router(house),
         predict_router(house),
         files_router(house),
         batches_router(house),

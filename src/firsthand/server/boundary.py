@@ -58,4 +58,4 @@ class Boundary:
                 return
             if started:  # half a reply: all that is left is to close the connection
                 raise
-            await internal_error(request_id).response()(scope, receive, send_with_id)
+            await internal_error(request_id).response(scope)(scope, receive, send_with_id)

@@ -36,8 +36,16 @@ from firsthand.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
+from firsthand.server.guard.access import route_path
 from firsthand.server.guard.call import call_of
-from firsthand.server.guard.refusal import KINDS, Refused, draining, error_body
+from firsthand.server.guard.refusal import (
+    KINDS,
+    Refused,
+    blocks_error,
+    draining,
+    error_body,
+    in_blocks,
+)
 from firsthand.server.headers import note_outcome, request_id_of
 from firsthand.server.locating import steps_in, written
 from firsthand.values import dataclass
@@ -78,8 +86,14 @@ class ErrorReply:
         param = None if self.param is None else self.param[:MAX_PARAM_CHARS]
         return error_body(self.message, self.type, param, self.code, self.usage)
 
-    def response(self) -> Response:
-        content = msgspec.json.encode(self.body())
+    def told(self, scope: Mapping[str, Any]) -> dict[str, Any]:
+        """In the form of the route that was asked."""
+        if in_blocks(route_path(scope)):
+            return blocks_error(self.status, self.message)
+        return self.body()
+
+    def response(self, scope: Mapping[str, Any]) -> Response:
+        content = msgspec.json.encode(self.told(scope))
         return Response(content, self.status, dict(self.headers), media_type=JSON)
 
 
@@ -161,23 +175,25 @@ def install(app: FastAPI) -> None:
     """Let every exception that a route or the framework raises end as our body."""
 
     async def known(request: Request, fault: Exception) -> Response:
-        return reply_and_log(fault, request.scope).response()
+        return reply_and_log(fault, request.scope).response(request.scope)
 
     async def unknown(request: Request, fault: Exception) -> Response:
         note_outcome(request.scope, "failed")
         call_of(request.scope).cause = type(fault).__name__
-        return reply_for(fault, request_id_of(request.scope)).response()
+        return reply_for(fault, request_id_of(request.scope)).response(request.scope)
 
-    async def http(_: Request, fault: Exception) -> Response:
+    async def http(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, HTTPException)
         status = fault.status_code
         message = _WORDS.get(status, "the request was refused")
         code = "not_found" if status == 404 else None
-        return ErrorReply(status, code, message, headers=fault.headers or {}).response()
+        reply = ErrorReply(status, code, message, headers=fault.headers or {})
+        return reply.response(request.scope)
 
     async def validation(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, RequestValidationError)
-        return reply_and_log(invalid(fault.errors(), fault.body), request.scope).response()
+        reply = reply_and_log(invalid(fault.errors(), fault.body), request.scope)
+        return reply.response(request.scope)
 
     app.add_exception_handler(FirsthandError, known)
     app.add_exception_handler(Exception, unknown)  # it goes on to the boundary, which logs it

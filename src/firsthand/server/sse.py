@@ -25,7 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from firsthand.errors import FirsthandError
 from firsthand.server.errors import ErrorReply, internal_error, reply_and_log
+from firsthand.server.guard.access import route_path
 from firsthand.server.guard.call import call_of
+from firsthand.server.guard.refusal import in_blocks
 from firsthand.server.headers import note_outcome, request_id_of
 from firsthand.values import dataclass
 
@@ -121,13 +123,13 @@ class EventStreamResponse(Response):
             async for data in self._events:
                 await wire.write(data)
         except FirsthandError as fault:
-            await wire.write(error_event(reply_and_log(fault, scope)))
+            await wire.write(error_event(reply_and_log(fault, scope), scope))
         except Exception as fault:
             request_id = request_id_of(scope)
             call_of(scope).cause = type(fault).__name__
             note_outcome(scope, "failed", 500)
             _LOG.exception("request %s: unexpected fault in a stream", request_id)
-            await wire.write(error_event(internal_error(request_id)))
+            await wire.write(error_event(internal_error(request_id), scope))
         await wire.write(b"", last=True)
 
     async def _watch(self, wire: _Wire, receive: Receive, scope: Scope) -> None:
@@ -179,5 +181,6 @@ class Unwound:
             await held.run(scope, receive, send)
 
 
-def error_event(reply: ErrorReply) -> bytes:
-    return event(reply.body())
+def error_event(reply: ErrorReply, scope: Scope) -> bytes:
+    told = reply.told(scope)
+    return event(told, "error" if in_blocks(route_path(scope)) else None)

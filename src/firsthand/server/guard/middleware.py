@@ -30,7 +30,7 @@ from firsthand.server.guard.incoming import (
     has_body,
     receive_body,
 )
-from firsthand.server.guard.refusal import CLIENT_CLOSED, Refused
+from firsthand.server.guard.refusal import CLIENT_CLOSED, Refused, blocks_error, in_blocks
 from firsthand.server.guard.replay import Claim, ReplyCopy, fingerprint, play
 from firsthand.server.headers import (
     REQUEST_ID,
@@ -52,6 +52,7 @@ GENERATING = frozenset(
         "/v1/completions",
         "/v1/embeddings",
         "/v1/responses",
+        "/v1/messages",
         "/predict",
     }
 )
@@ -103,7 +104,8 @@ class Guard:
             note_outcome(scope, refused.ending)
             if not answer.started:
                 keeps = refused.close or await incoming.ends_soon(self.rules.limits)
-                await send_refusal(answer, refused if keeps else replace(refused, close=True))
+                told = refused if keeps else replace(refused, close=True)
+                await send_refusal(answer, told, in_blocks(route_path(scope)))
         except Exception:
             note_outcome(scope, "failed", 500)
             raise
@@ -247,8 +249,9 @@ class Given:
         return {"type": "http.request", "body": self.body, "more_body": False}
 
 
-async def send_refusal(send: Send, refused: Refused) -> None:
-    body = msgspec.json.encode(refused.body())
+async def send_refusal(send: Send, refused: Refused, blocks: bool = False) -> None:
+    told = blocks_error(refused.status, refused.message) if blocks else refused.body()
+    body = msgspec.json.encode(told)
     headers = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode("latin-1")) for name, value in refused.headers()]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

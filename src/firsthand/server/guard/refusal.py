@@ -83,6 +83,27 @@ class Refused(FirsthandError):
         return found
 
 
+BLOCKS = "/v1/messages"  # whose errors have Anthropic's form
+BLOCKS_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def in_blocks(path: str) -> bool:
+    return path == BLOCKS or path.startswith(f"{BLOCKS}/")
+
+
+def blocks_error(status: int, message: str) -> dict[str, Any]:
+    kind = BLOCKS_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
 def client_gone() -> Refused:
     """Nobody is told: it ends the work, and names the end in log and counts."""
     return Refused(CLIENT_CLOSED, "the client is gone", "client_closed", outcome="client_closed")

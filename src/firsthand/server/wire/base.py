@@ -72,6 +72,11 @@ def _is_text(value: object) -> object:
     return value
 
 
+def _is_text_block(value: object) -> object:
+    _is_text(value.get("type") if isinstance(value, dict) else None)
+    return value
+
+
 def _only_false(value: bool) -> bool:
     if value:
         raise PydanticCustomError("unsupported_parameter", "this server supports only false")
@@ -81,6 +86,7 @@ def _only_false(value: bool) -> bool:
 OnlyFalse = Annotated[bool, AfterValidator(_only_false), Field(json_schema_extra={"const": False})]
 Unsupported = Annotated[None, BeforeValidator(_refuse)]
 OnlyText = BeforeValidator(_is_text)  # of the `type` of a part
+TextBlocks = BeforeValidator(_is_text_block)  # of a part that is told by its `type`
 Essential = Annotated[None, BeforeValidator(_refuse_always)]
 Misplaced = Annotated[None, BeforeValidator(_has_no_place)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]
