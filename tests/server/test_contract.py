@@ -124,13 +124,22 @@ def test_a_contract_of_ones_own_guards_every_route_that_has_a_text(own: Path) ->
             "max_completion_tokens",
             "out_of_range",
         ),
+        ("/v1/responses", {"input": "short", "instructions": "a long text"}, None, None),
+        ("/v1/responses", {"input": "a long text"}, "input", "invalid"),
+        ("/v1/responses", {"input": [good, long]}, "input[1].content", "invalid"),
+        (
+            "/v1/responses",
+            {"input": "short", "max_output_tokens": 10},
+            "max_output_tokens",
+            "out_of_range",
+        ),
         ("/v1/completions", {"prompt": "short"}, None, None),
         ("/v1/completions", {"prompt": ["short", "a long text"]}, "prompt[1]", "invalid"),
         ("/v1/completions", {"prompt": [1, 2]}, "prompt", "wrong_type"),
     ]
     for path, body, param, code in cases:
         reply = ask("POST", path, json=body)
-        error = reply.json().get("error", {})
+        error = reply.json().get("error") or {}
         assert (error.get("param"), error.get("code")) == (param, code), (path, body, error)
 
 

@@ -7,6 +7,7 @@ Read next: `test_structured.py`, whose answers these are.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -176,3 +177,18 @@ def test_errors_have_their_form(server: Guarded, client: Any) -> None:
     with pytest.raises(anthropic.APIStatusError) as broken, client.messages.stream(**asked()) as s:
         s.get_final_message()
     assert "secret" not in str(broken.value) and "failed to answer" in str(broken.value)
+
+
+def test_the_contract_at_the_door_holds_here_too(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from firsthand.data.contract import Contract\n"
+        "from pydantic import Field\nfrom typing import Annotated\n"
+        "class Short(Contract):\n    text: Annotated[str, Field(max_length=6)]\n"
+    )
+    with guarded(contract=f"{own}:Short") as server:
+        url = f"http://127.0.0.1:{server.port}/v1/messages"
+        for text, status in (("short", 200), ("a long text", 400)):
+            body = asked(messages=[{"role": "user", "content": text}])
+            reply = httpx.post(url, json=body, headers={"x-api-key": KEY})
+            assert reply.status_code == status, reply.text

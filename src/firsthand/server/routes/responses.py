@@ -81,6 +81,7 @@ def responses_router(house: House) -> APIRouter:
     async def responses(request: Request) -> Response:
         body = await house.read(request, ResponsesBody)
         sampling = _sampling(body)
+        _check_contract(house, request, body)
         note_ignored(request.scope, *_without_effect(body))
         note_asides(house, request, body)
 
@@ -130,6 +131,19 @@ async def _render(
     asked = None if body.reasoning is None else body.reasoning.effort
     effort = effort_of(request, service, asked, "reasoning.effort")
     return await service.render(messages, tools=tools, variables=effort)
+
+
+def _check_contract(house: House, request: Request, body: ResponsesBody) -> None:
+    """Of what users say, as in chat."""
+    if isinstance(body.input, str):
+        texts = [("input", body.input)]
+    else:
+        texts = [
+            (f"input[{at}].content", _text(item.content))
+            for at, item in enumerate(body.input)
+            if isinstance(item, InputMessage) and item.role == "user"
+        ]
+    house.contract.check_texts(request.scope, texts, ("max_output_tokens", body.max_output_tokens))
 
 
 def _without_effect(body: ResponsesBody) -> Iterator[str]:
