@@ -52,6 +52,13 @@ def headings(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^(#+) (.*)$", FENCE.sub("", text), re.MULTILINE)
 
 
+def shape(text: str) -> list[str]:
+    """What each line is that is not empty: a heading, an item, a row, a paragraph."""
+    marks = re.compile(r"#+ |- |\d+\. |\||<!-- [\w ]+")
+    lines = [line for line in FENCE.sub("(a block)", text).splitlines() if line.strip()]
+    return [mark[0] if (mark := marks.match(line)) else "text" for line in lines]
+
+
 def code(text: str) -> list[tuple[str, str]]:
     """The blocks; comments, which are for the reader, are left out. A picture has none."""
     comment = re.compile(r"(^|[ \t]+)(#|//) .*$", re.MULTILINE)
@@ -99,7 +106,7 @@ def links(path: Path) -> list[tuple[str, int | None]]:
 @of(ALIKE)
 def test_both_languages_have_the_same_shape(path: Path) -> None:
     ours, theirs = text_of(path), text_of(chinese(path))
-    assert [level for level, _ in headings(ours)] == [level for level, _ in headings(theirs)]
+    assert shape(ours) == shape(theirs)
     assert code(ours) == code(theirs)
     assert tables(ours) == tables(theirs)
 
@@ -132,6 +139,7 @@ def test_the_comparison_can_fail() -> None:
     assert code(block.format("so", "it")) == code(block.format("是", "的"))
     assert code(block) != code(block.replace("run", "ran"))
     assert code("```text\na  # b\n```\n") != code("```text\na  # c\n```\n")
+    assert shape("# a\n\nb\n") == shape("# c\nd\n") != shape("# c\nd\n\n- e\n")
     assert tables("| a | b |\n|---|---|\n") != tables("| a \\| b |\n|---|---|\n")
     assert (
         tables("| 2 of 3.5 s |\n") == tables("| 3.5 秒中的 2 秒 |\n") != tables("| 2 of 3.6 s |\n")

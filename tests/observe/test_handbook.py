@@ -67,22 +67,6 @@ def test_every_cause_has_words_and_an_entry() -> None:
         assert text.said("en") != text.said("zh")
 
 
-@pytest.mark.parametrize("english", sorted(FOLDER.glob("*[0-9E].md")), ids=lambda page: page.name)
-def test_both_languages_have_the_same_shape(english: Path) -> None:
-    """Headings, lists, tables and links, in the same order; the same names in code."""
-    chinese = english.with_name(f"{english.stem}.zh-CN.md")
-    both = [page.read_text(encoding="utf-8") for page in (english, chinese)]
-    first, second = [[shape(line) for line in text.splitlines() if line.strip()] for text in both]
-    assert first == second
-    names = [sorted(set(re.findall(r"`([^`\n]+)`", BLOCKS.sub("", text)))) for text in both]
-    assert names[0] == names[1]
-
-
-def shape(line: str) -> str:
-    found = re.match(r"#+ |- |\d+\. |\||```\w*", line)
-    return found[0] if found else "text"
-
-
 def test_every_entry_and_every_fault_is_proven() -> None:
     """The fault in a server, its alert, the doctor, the remedy. FH-016's canaries are proven with
     releases, in tests/release."""
