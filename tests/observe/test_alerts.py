@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 from firsthand.errors import InvalidRequest
 from firsthand.observe.alert_cases import RULE_FILE, cases
 from firsthand.observe.alert_settings import AlertSettings, read_alert_settings
-from firsthand.observe.alerts import Rule, duration, rule_file, rules, series
+from firsthand.observe.alerts import Rule, rule_file, rules
 from firsthand.observe.catalogue import CATALOGUE
 from firsthand.observe.exports import CASE_FILE, alert_files, write
 from firsthand.observe.labels import LOG_EVENTS
 from firsthand.observe.probes import is_probe
+from firsthand.observe.promql import duration, series
 from firsthand.observe.proving import prove
 from firsthand.observe.yaml_text import as_yaml
 from firsthand.server.guard.access import FREE, METRICS

@@ -16,7 +16,8 @@ from dataclasses import fields
 from typing import Any
 
 from firsthand.observe.alert_settings import AlertSettings
-from firsthand.observe.alerts import duration, rules
+from firsthand.observe.alerts import rules
+from firsthand.observe.promql import duration
 from firsthand.values import dataclass
 
 RULE_FILE = "firsthand.rules.yml"
@@ -76,6 +77,7 @@ def cases(settings: AlertSettings) -> Iterator[Case]:
         made.latency,
         made.load,
         made.memory,
+        made.leaks,
         made.engine,
         made.disk,
     ):
@@ -194,6 +196,27 @@ class _Cases:
             yield Case("above", name, s.gpu_utilization_for, {busy: above}, both)
             yield Case("just below", name, s.gpu_utilization_for, {busy: below}, None)
 
+    def leaks(self) -> Iterator[Case]:
+        """Of a machine that is half full, and full in an eighth of the time that is looked ahead;
+        a start fills it as fast, for as long as a window, of which it touches two."""
+        s, name = self.s, "FirsthandMemoryGrows"
+        num = math.ceil(s.leak_window / s.scrape_interval)  # scrapes in a window
+        last_s, where = 3 * s.leak_window, {"job": s.job, "instance": INSTANCE}
+        half = s.memory_used_ratio / 2
+        step = 8 * half * s.scrape_interval / s.leak_ahead
+        used = self._of("firsthand_memory_used_ratio")
+        server = self._of("process_resident_memory_bytes")
+        engine = self._of("firsthand_engine_resident_bytes", model=MODEL)
+        fills, calm = f"{half:g}+{step:.12g}x{4 * num}", f"{half:g}x{4 * num}"
+        grows = f"1e9+{6e9 * s.leak_ratio / num:.12g}x{4 * num}"
+        flat = f"1e9x{4 * num}"
+        yield Case("the server", name, last_s, {used: fills, server: grows, engine: flat}, where)
+        yield Case("the engine", name, last_s, {used: fills, server: flat, engine: grows}, where)
+        yield Case("there is room", name, last_s, {used: calm, server: grows}, None)
+        yield Case("somebody else", name, last_s, {used: fills, server: flat}, None)
+        start = f"1e9x{3 * num // 2} 1e9+{1e9 / num:.12g}x{num} 2e9x{num}"
+        yield Case("a start", name, last_s, {used: fills, server: start}, None)
+
     def engine(self) -> Iterator[Case]:
         s = self.s
         both = {"job": s.job, "instance": INSTANCE, "model": MODEL}
@@ -281,7 +304,9 @@ class _Cases:
         """Scrapes in the longest case, and some."""
         names = [one.name for one in fields(self.s)]
         longest_s: float = max(
-            getattr(self.s, name) for name in names if name.endswith(("_for", "_window"))
+            getattr(self.s, name)
+            for name in names
+            if name.endswith(("_for", "_window")) and name != "leak_window"
         )
         return math.ceil(2 * longest_s / self.s.scrape_interval) + 10
 

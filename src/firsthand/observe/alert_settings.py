@@ -66,6 +66,9 @@ class AlertSettings:
     kv_for: float = 300
     memory_used_ratio: float = 0.90
     memory_for: float = 300
+    leak_window: float = 900  # in each of three in a row a process has grown
+    leak_ratio: float = 0.01  # of itself, by more than this
+    leak_ahead: float = 86400  # so soon the memory would be full
     gpu_memory_ratio: float = 0.90
     gpu_memory_for: float = 300
     step_age: float = 60

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from firsthand.observe.alert_settings import AlertSettings
-from firsthand.observe.catalogue import CATALOGUE
-from firsthand.observe.entry import Kind
 from firsthand.observe.probes import PROBES
+from firsthand.observe.promql import duration, quantile, series
 from firsthand.values import dataclass
 
 GROUP = "firsthand"
@@ -64,33 +63,6 @@ def rule_file(settings: AlertSettings) -> dict[str, Any]:
     return {"groups": [{"name": GROUP, "rules": forms}]}
 
 
-def duration(seconds: float) -> str:
-    """As Prometheus writes one: 90 → `90s`, 0.5 → `500ms`."""
-    return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
-
-
-def series(name: str, suffix: str = "", **labels: str) -> str:
-    """A selector of one metric of the catalogue; KeyError of any other, or of a label that it has
-    not. A label's value may begin with the operator, `=~` or `!~`; without one it is `=`."""
-    entry = CATALOGUE[name]
-    if suffix and entry.kind is not Kind.HISTOGRAM:
-        raise KeyError(f"{name} has no {suffix}")
-    known = {*entry.label_names, "job", "instance", "le"}
-    if not labels.keys() <= known:
-        raise KeyError(f"{name} has no label {labels.keys() - known}")
-    parts = []
-    for label, value in labels.items():
-        operator = value[:2] if value[:2] in ("=~", "!~") else "="
-        parts.append(f'{label}{operator}"{value.removeprefix(operator)}"')
-    inner = "{" + ",".join(parts) + "}" if parts else ""
-    return f"{entry.exposed}{suffix}{inner}"
-
-
-def quantile(q: float, name: str, window_s: float, by: str = "job", **labels: str) -> str:
-    buckets = f"rate({series(name, '_bucket', **labels)}[{duration(window_s)}])"
-    return f"histogram_quantile({q:g}, sum by ({by}, le) ({buckets}))"
-
-
 def error_ratio(settings: AlertSettings) -> str:
     """Answers of 5xx among all, by job."""
     window = duration(settings.error_window)
@@ -106,6 +78,27 @@ def errors_high(s: AlertSettings) -> str:
     whole = series("firsthand_requests", job=s.job, endpoint=f"!~{PROBES}")
     num = f"sum by (job) (increase({whole}[{duration(s.error_window)}]))"
     return f"{error_ratio(s)} > {s.error_ratio:g} and {num} >= {s.error_requests:g}"
+
+
+def leaking(s: AlertSettings) -> str:
+    """Memory will be full in a while, and one of our processes has grown in each of the last three
+    windows. A start, or a model that is loaded, is over within one and touches two at most."""
+    window = duration(s.leak_window)
+    used = series("firsthand_memory_used_ratio", job=s.job)
+    grows = " or ".join(
+        "("
+        + " and ".join(
+            f"deriv({one}[{window}]{offset}) * {s.leak_window:g} > {s.leak_ratio:g} * {one}"
+            for offset in ("", f" offset {window}", f" offset {duration(2 * s.leak_window)}")
+        )
+        + ")"
+        for one in (
+            series("process_resident_memory_bytes", job=s.job),
+            series("firsthand_engine_resident_bytes", job=s.job),
+        )
+    )
+    future = f"predict_linear({used}[{window}], {s.leak_ahead:g}) > {s.memory_used_ratio:g}"
+    return f"{future} and on (job, instance) ({grows})"
 
 
 def _p0(s: AlertSettings) -> Iterator[Rule]:
@@ -252,6 +245,15 @@ def _memory(s: AlertSettings) -> Iterator[Rule]:
         "FH-009",
         f"Over {s.memory_used_ratio:.3g} of the machine's memory is used",
         f"机器内存使用率超过 {s.memory_used_ratio:.3g}",
+    )
+    yield Rule(
+        "FirsthandMemoryGrows",
+        "P1",
+        leaking(s),
+        0,
+        "FH-009",
+        "A process of ours grows without end, and will fill the machine's memory",
+        "我们的进程占用的内存持续增长，将耗尽机器内存",
     )
     taken = series("firsthand_gpu_memory_used_bytes", job=s.job)
     whole = series("firsthand_gpu_memory_bytes", job=s.job)

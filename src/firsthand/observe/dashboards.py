@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from firsthand.observe.alert_settings import AlertSettings
-from firsthand.observe.alerts import series
 from firsthand.observe.catalogue import SECTIONS
 from firsthand.observe.entry import Entry, Kind
 from firsthand.observe.probes import PROBES
+from firsthand.observe.promql import series
 from firsthand.values import dataclass
 
 SOURCE = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}

@@ -14,7 +14,7 @@ from typing import Any
 
 from firsthand.observe.alert_cases import RULE_FILE
 from firsthand.observe.alert_settings import AlertSettings
-from firsthand.observe.alerts import duration
+from firsthand.observe.promql import duration
 
 PHONE, MESSAGE, RECORD = "phone", "message", "record"
 
