@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ def answer(token_ids: tuple[int, ...], *logprobs: float) -> Any:
 
 def compared(*pairs: tuple[Any, Any]) -> Compared:
     alone, together = zip(*pairs, strict=True)
-    return Compared(cast("tuple[Any, ...]", alone), cast("tuple[Any, ...]", together))
+    return Compared(alone, together)
 
 
 def test_tokens_are_compared_while_a_text_is_the_same() -> None:
