@@ -17,13 +17,13 @@ from firsthand.request import FinishReason
 from firsthand.server import writing
 from firsthand.server.forms import ToolFields
 from firsthand.server.wire.messages import (
-    AnswerMessage,
+    AssistantTurn,
     CountBody,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    UserMessage,
+    UserTurn,
 )
 from firsthand.text.answers import AnswerForm, AnswerReader, Piece
 
@@ -37,7 +37,7 @@ def messages_of(body: CountBody) -> list[dict[str, Any]]:
     if body.system is not None:
         found.append({"role": "system", "content": _text(body.system)})
     for message in body.messages:
-        if isinstance(message, UserMessage):
+        if isinstance(message, UserTurn):
             found += _asked(message)
         else:
             found.append(_answered(message))
@@ -48,14 +48,14 @@ def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-def text_of(message: UserMessage | AnswerMessage) -> str:
+def text_of(message: UserTurn | AssistantTurn) -> str:
     """What it says, without what calls gave."""
     if isinstance(message.content, str):
         return message.content
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
-def _asked(message: UserMessage) -> list[dict[str, Any]]:
+def _asked(message: UserTurn) -> list[dict[str, Any]]:
     """What calls gave is told before what the user says then."""
     if isinstance(message.content, str):
         return [{"role": "user", "content": message.content}]
@@ -70,7 +70,7 @@ def _asked(message: UserMessage) -> list[dict[str, Any]]:
     return found
 
 
-def _answered(message: AnswerMessage) -> dict[str, Any]:
+def _answered(message: AssistantTurn) -> dict[str, Any]:
     if isinstance(message.content, str):
         return {"role": "assistant", "content": message.content}
     found: dict[str, Any] = {"role": "assistant"}

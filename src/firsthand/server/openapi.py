@@ -44,6 +44,7 @@ def described(
     texts: tuple[str, ...] = (),
     flags: tuple[str, ...] = (),
     errors: tuple[int, ...] = (400, 404, 413, 415, 429, 500, 503),
+    error_body: type[BaseModel] = ErrorBody,
 ) -> dict[str, Any]:
     """Keyword arguments of a route. `also`: other media types of body and reply. `streams`: it can
     answer with events. `texts`: the media types of a reply that is no JSON.
@@ -59,7 +60,7 @@ def described(
         ok["model"] = reply
     if content:
         ok["content"] = content
-    error: dict[str, Any] = {"model": ErrorBody}
+    error: dict[str, Any] = {"model": error_body}
     if texts:  # a model would have the form of the answers
         reference = {"$ref": REF.format(model=ErrorBody.__name__)}
         error = {"content": {"application/json": {"schema": reference}}}
@@ -79,11 +80,9 @@ def described(
         route["openapi_extra"] = {"parameters": parameters}
     if body is not None:
         reference = {"$ref": REF.format(model=body.__name__)}
-        route["openapi_extra"] = {
-            "requestBody": {
-                "required": True,
-                "content": {kind: {"schema": reference} for kind in ("application/json", *also)},
-            },
+        route.setdefault("openapi_extra", {})["requestBody"] = {
+            "required": True,
+            "content": {kind: {"schema": reference} for kind in ("application/json", *also)},
         }
     return route
 

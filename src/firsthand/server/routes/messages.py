@@ -40,7 +40,13 @@ from firsthand.server.routes.submitting import (
 )
 from firsthand.server.sse import EventStreamResponse, event
 from firsthand.server.wire.base import Sampling, options_of
-from firsthand.server.wire.messages import CountBody, CountReply, MessageReply, MessagesBody
+from firsthand.server.wire.messages import (
+    BlocksError,
+    CountBody,
+    CountReply,
+    MessageReply,
+    MessagesBody,
+)
 from firsthand.text.effort import Effort
 from firsthand.text.tools import ToolUse
 
@@ -55,25 +61,19 @@ def messages_router(house: House) -> APIRouter:
 
     @router.post(
         MESSAGES,
-        **described(MessagesBody, MessageReply, "Answer in blocks", streams=True, flags=BETA),
+        **described(
+            MessagesBody,
+            MessageReply,
+            "Answer in blocks",
+            streams=True,
+            flags=BETA,
+            error_body=BlocksError,
+        ),
     )
     async def messages(request: Request) -> Response:
         body = await house.read(request, MessagesBody)
-        texts = [
-            (f"messages[{at}].content", text_of(message))
-            for at, message in enumerate(body.messages)
-            if message.role == "user"
-        ]
-        house.contract.check_texts(request.scope, texts, ("max_tokens", body.max_tokens))
-        if house.recorder.records_content and body.metadata is not None:
-            note_said(request.scope, "user", body.metadata.user_id)
-        sampling = Sampling(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=body.top_k,
-            stop=body.stop_sequences,
-            stream=body.stream,
-        )
+        _check(house, request, body)
+        sampling = _sampling(body)
 
         async def prepare(service: Service) -> Draft[MessageAnswer]:
             options: Options = {**options_of(sampling), **header_options(request)}
@@ -96,7 +96,14 @@ def messages_router(house: House) -> APIRouter:
         return await unless_gone(request, begun.reply.whole(begun.headers))
 
     @router.post(
-        COUNT, **described(CountBody, CountReply, "Count the tokens of messages", flags=BETA)
+        COUNT,
+        **described(
+            CountBody,
+            CountReply,
+            "Count the tokens of messages",
+            flags=BETA,
+            error_body=BlocksError,
+        ),
     )
     async def count_tokens(request: Request) -> Response:
         body = await house.read(request, CountBody)
@@ -107,6 +114,28 @@ def messages_router(house: House) -> APIRouter:
         return json_reply({"input_tokens": prompt.num_tokens})
 
     return router
+
+
+def _check(house: House, request: Request, body: MessagesBody) -> None:
+    """Of what users say, as in chat; who asks is noted where content may be."""
+    texts = [
+        (f"messages[{at}].content", text_of(message))
+        for at, message in enumerate(body.messages)
+        if message.role == "user"
+    ]
+    house.contract.check_texts(request.scope, texts, ("max_tokens", body.max_tokens))
+    if house.recorder.records_content and body.metadata is not None:
+        note_said(request.scope, "user", body.metadata.user_id)
+
+
+def _sampling(body: MessagesBody) -> Sampling:
+    return Sampling(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        stop=body.stop_sequences,
+        stream=body.stream,
+    )
 
 
 async def _render(

@@ -37,6 +37,7 @@ from firsthand.server.sse import encode_json
 from firsthand.server.wire.replies import StatusReply, VersionReply
 
 GENERATE_S = 10.0
+FAILURES = (FinishReason.DEADLINE, FinishReason.CANCELLED, FinishReason.ERROR)
 METRIC_TYPES = ("text/plain", "application/openmetrics-text")
 
 
@@ -128,7 +129,7 @@ async def _one_token(service: Service) -> None:
         reason = None
         async for chunk in stream:
             reason = None if chunk.completion is None else chunk.completion.finish.reason
-    if reason is not FinishReason.LENGTH:
+    if reason in (None, *FAILURES):
         message = f"{service.model.name}: one token was asked for, and it ended by {reason}"
         raise Refused(503, message, "degraded", retry_after_s=1)
 

@@ -79,12 +79,12 @@ AskingBlock = Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")
 AnsweringBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
 
 
-class UserMessage(Strict):
+class UserTurn(Strict):
     role: Literal["user"]
     content: str | Annotated[list[AskingBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
-class AnswerMessage(Strict):
+class AssistantTurn(Strict):
     """As the last one, it is what the answer goes on from."""
 
     role: Literal["assistant"]
@@ -119,7 +119,7 @@ class Metadata(Strict):
 
 class CountBody(Strict):
     messages: Annotated[
-        list[Annotated[UserMessage | AnswerMessage, Field(discriminator="role")]],
+        list[Annotated[UserTurn | AssistantTurn, Field(discriminator="role")]],
         Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
     ]
     model: Name | None = None
@@ -160,6 +160,18 @@ class MessageReply(Reply):
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
     stop_sequence: str | None
     usage: MessageUsage
+
+
+class BlocksErrorFields(Reply):
+    type: str
+    message: str
+
+
+class BlocksError(Reply):
+    """What every failure looks like here."""
+
+    type: Literal["error"]
+    error: BlocksErrorFields
 
 
 class CountReply(Reply):
