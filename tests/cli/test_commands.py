@@ -249,6 +249,13 @@ def test_the_prompt_is_tokenized_again_only_for_the_report(
     assert len(rendered) == 3
 
 
+def test_a_suffix_wants_a_model_that_can_fill_in(model: str) -> None:
+    error = called("run", model, "a", "--suffix", "b", code=2)["error"]
+    assert "no tokens for filling in" in error["message"]
+    error = called("run", model, "a", "--suffix", "b", "--chat", code=2)["error"]
+    assert "not with --chat" in error["message"]
+
+
 def test_a_prompt_that_is_not_utf_8_is_refused(model: str) -> None:
     assert "UTF-8" in called("run", model, stdin=b"\xff\xfe", code=2)["error"]["message"]
 

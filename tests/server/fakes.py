@@ -46,6 +46,7 @@ from firsthand.request import (
 from firsthand.scheduling.limits import check_token_ids
 from firsthand.scheduling.picture import Picture
 from firsthand.text.templates import check_messages
+from firsthand.text.tokenizer import Infill
 
 CONTEXT = 512
 END = 256
@@ -226,7 +227,11 @@ class FakeService(Service):
     def set_pace(self, *, paused: bool, num_steps: int = 0, delay_s: float = 0.0) -> None:
         raise AssertionError("nobody holds this one back")
 
-    async def tokenize(self, text: str, *, add_bos: bool | None = None, limit: int = 0) -> Prompt:
+    async def tokenize(
+        self, text: str | Infill, *, add_bos: bool | None = None, limit: int = 0
+    ) -> Prompt:
+        if isinstance(text, Infill):
+            raise InvalidRequest("suffix", "this model has no tokens for filling in")
         return Prompt(tuple(text.encode()), True, 0.0, 0.0, text)
 
     def prompt_of(self, token_ids: Sequence[int], field: str = "prompt") -> Prompt:

@@ -45,6 +45,12 @@ def run(
     prompt: Prompt = None,
     chat: Annotated[bool, typer.Option("--chat", help="Apply the model's chat template.")] = False,
     system: options.System = None,
+    suffix: Annotated[
+        str | None,
+        typer.Option(
+            help="What follows the gap, where the model can fill in a text; default: no gap."
+        ),
+    ] = None,
     sampling: options.Sampling = options.SAMPLING,
     logprobs: Annotated[
         int | None,
@@ -63,6 +69,8 @@ def run(
     with reported(as_json):
         if system is not None and not chat:
             raise InvalidRequest("system", "is a part of a conversation; add --chat")
+        if suffix is not None and chat:
+            raise InvalidRequest("suffix", "goes with a text, not with --chat")
         if logprobs is not None and not as_json:
             raise InvalidRequest("logprobs", "are shown in JSON only; add --json")
         wanted = request_options(sampling, loading, logprobs=logprobs, n=n)
@@ -70,14 +78,15 @@ def run(
         text = read_text(prompt, "prompt")
         messages.append(user(text))
         with open_llm(model, loading, min(n, MAX_AT_ONCE), with_adapters=True) as llm:
-            stream = llm.stream_chat(messages, **wanted) if chat else llm.stream(text, **wanted)
+            asked = text if suffix is None else llm.tokenize_infill(text, suffix)
+            stream = llm.stream_chat(messages, **wanted) if chat else llm.stream(asked, **wanted)
             answers = write_all(stream, n, llm.loaded.spec.context_length, quiet=as_json)
             if report:
                 from firsthand.cli.report import op_as_dict, print_report, print_shapes
 
                 print_report(answers[0], llm.loaded)
                 compiled = llm.loaded.compiled_steps
-                step = llm.trace(llm.tokenize_chat(messages) if chat else text)
+                step = llm.trace(llm.tokenize_chat(messages) if chat else asked)
                 print_shapes(step)
         if as_json:
             traced: dict[str, Any] = {}

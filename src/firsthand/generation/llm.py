@@ -61,6 +61,7 @@ from firsthand.request import FinishReason, Request
 from firsthand.scheduling.waiting import Queue
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate
+from firsthand.text.tokenizer import Infill
 
 Messages = Sequence[Mapping[str, Any]]
 One = Literal[1] | None  # of `n`: one completion, which is not in a list
@@ -137,6 +138,11 @@ class LLM:
     def tokenize(self, text: str, *, add_bos: bool | None = None) -> list[int]:
         """The ids of a text prompt. `add_bos` None is the model's own rule."""
         return self._loaded.tokenizer.encode(text, add_bos=add_bos)
+
+    def tokenize_infill(self, before: str, after: str, *, add_bos: bool | None = None) -> list[int]:
+        """The ids of a prompt whose answer belongs between two texts; only for a model that has
+        tokens for it. Raises InvalidRequest."""
+        return self._loaded.tokenizer.encode_infill(Infill(before, after), add_bos=add_bos)
 
     def tokenize_chat(self, messages: Messages, *, add_generation_prompt: bool = True) -> list[int]:
         """The ids of a conversation, rendered by the chat template."""

@@ -30,7 +30,7 @@ from firsthand.scheduling.limits import check_token_ids
 from firsthand.text.detokenize import Detokenizer
 from firsthand.text.template_process import TemplateProcess
 from firsthand.text.templates import ChatTemplate, check_messages
-from firsthand.text.tokenizer import RenderedPrompt, Tokenizer
+from firsthand.text.tokenizer import Infill, RenderedPrompt, Tokenizer
 from firsthand.values import dataclass
 from firsthand.weights.catalogue import Source as Origin
 from firsthand.weights.catalogue import resolve
@@ -118,19 +118,25 @@ class Prompts:
         for threads in (self._threads, self._renders, self._compilers):
             threads.shutdown(wait=True, cancel_futures=True)
 
-    async def tokenize(self, text: str, limit: int, *, add_bos: bool | None = None) -> Prompt:
+    async def tokenize(
+        self, text: str | Infill, limit: int, *, add_bos: bool | None = None
+    ) -> Prompt:
         """Raises InvalidRequest; ContextLengthExceeded when it can only have `limit` ids or more,
         before the work."""
         called_s = self._clock()
-        if not isinstance(text, str):
-            raise InvalidRequest("prompt", f"must be a text, not {type(text).__name__}")
+        whole = text.before + text.after if isinstance(text, Infill) else text
+        if not isinstance(whole, str):
+            raise InvalidRequest("prompt", f"must be a text, not {type(whole).__name__}")
 
         def work() -> list[int]:
-            self._tokenizer.check_length(text, limit)
+            self._tokenizer.check_length(whole, limit)
+            if isinstance(text, Infill):
+                return self._tokenizer.encode_infill(text, add_bos=add_bos)
             return self._tokenizer.encode(text, add_bos=add_bos)
 
-        token_ids = work() if len(text) <= SHORT_CHARS else await _in(self._threads, work)
-        return Prompt(tuple(token_ids), True, called_s, self._clock(), text)
+        token_ids = work() if len(whole) <= SHORT_CHARS else await _in(self._threads, work)
+        told = text if isinstance(text, str) else None
+        return Prompt(tuple(token_ids), True, called_s, self._clock(), told)
 
     async def render(
         self,

@@ -58,6 +58,7 @@ from firsthand.generation.watch import Watch
 from firsthand.request import Grammar, Request, TokenEvent
 from firsthand.scheduling.limits import check_token_ids
 from firsthand.scheduling.picture import Picture
+from firsthand.text.tokenizer import Infill
 
 __all__ = [
     "AsyncTextStream",
@@ -70,7 +71,6 @@ __all__ = [
     "Status",
     "StreamUsage",
 ]
-
 
 COMPILE_S = 300.0  # a step that compiles waits for other processes
 
@@ -254,10 +254,11 @@ class Service:
     def pace(self) -> Pace:
         return self._remote.pace
 
-    async def tokenize(self, text: str, *, add_bos: bool | None = None, limit: int = 0) -> Prompt:
+    async def tokenize(
+        self, text: str | Infill, *, add_bos: bool | None = None, limit: int = 0
+    ) -> Prompt:
         """A text prompt. `add_bos` None is the model's own rule, `limit` 0 its context. Holds no
-        loop up. Raises InvalidRequest, ContextLengthExceeded (before the work, if it is certain).
-        """
+        loop up. Raises InvalidRequest, ContextLengthExceeded (before the work, if certain)."""
         return await self._text.tokenize(text, limit or self._context_length, add_bos=add_bos)
 
     def prompt_of(self, token_ids: Sequence[int], field: str = "prompt") -> Prompt:

@@ -33,6 +33,7 @@ from firsthand.text.vocabulary import (
     end_token_ids,
     is_byte_piece,
     is_plain_text,
+    named_infill_ids,
 )
 from firsthand.values import dataclass
 
@@ -95,6 +96,7 @@ _ROLES = {
     "sep_token": "seperator",  # GGUF's own spelling
 }
 _END_ROLES = ("eos", "eot", "eom")
+_INFILL_ROLES = (("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle"))  # new, old
 
 
 def vocabulary_from_gguf(
@@ -109,6 +111,8 @@ def vocabulary_from_gguf(
         )
     tokens = _tokens(metadata, file)
     kinds = _kinds(metadata, len(tokens), file)
+    for token_id in _infill_ids(metadata, len(tokens), file) or ():
+        kinds[token_id] = TokenKind.CONTROL  # some converters leave it normal, which text becomes
     if model == "gpt2":
         return _byte_level(metadata, tokens, kinds, file)
     return _sentencepiece(metadata, tokens, kinds, file, memory)
@@ -289,7 +293,22 @@ def _special(
         end_ids=end_token_ids(frozenset(id_ for id_ in declared if id_ is not None), added),
         add_bos=_flag(metadata, "tokenizer.ggml.add_bos_token", add_bos, file),
         texts=texts,
+        infill_ids=_infill_ids(metadata, len(tokens), file) or named_infill_ids(added),
     )
+
+
+def _infill_ids(
+    metadata: Mapping[str, Any], num_tokens: int, file: str
+) -> tuple[int, int, int] | None:
+    """By the keys. None: they do not name three tokens."""
+    for roles in _INFILL_ROLES:
+        keys = (f"tokenizer.ggml.{role}_token_id" for role in roles)
+        before, after, gap = (_token_id(metadata, key, num_tokens, file) for key in keys)
+        if before is None or after is None or gap is None:
+            continue
+        if len({before, after, gap}) == 3:
+            return before, after, gap
+    return None
 
 
 def _split_then_bytes(patterns: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ a control token is decided in one place:
 | `encode(text)` | never | never | as the vocabulary says |
 | `encode(text, special=True)` | parsed | parsed | as the vocabulary says |
 | `encode_rendered(prompt)` | where the template wrote them | parsed | as the vocabulary says |
+| `encode_infill(infill)` | three, by their ids | never | as the vocabulary says |
 
 BOS: with `add_bos` None the model's own rule decides. There is exactly one: a text whose first
 marker is BOS gets no second one. In plain text a typed BOS stays text.
@@ -58,6 +59,14 @@ class RenderedPrompt:
     @property
     def text(self) -> str:
         return self.guarded.replace(self.guard, "") if self.guard else self.guarded
+
+
+@dataclass(frozen=True, slots=True)
+class Infill:
+    """What stands before and after the text that is wanted."""
+
+    before: str
+    after: str
 
 
 class Tokenizer:
@@ -189,6 +198,19 @@ class Tokenizer:
         ids = self._encode_marked(prompt.guarded, prompt.guard)
         return self._with_bos(ids, add_bos, may_have_bos=True)
 
+    def encode_infill(self, infill: Infill, *, add_bos: bool | None = None) -> list[int]:
+        """The ids of a prompt whose answer belongs between two texts: markers by their ids, the
+        texts as plain text. Raises InvalidRequest where the vocabulary has no such markers."""
+        markers = self._vocabulary.special.infill_ids
+        if markers is None:
+            message = "this model has no tokens for filling in the middle of a text"
+            raise InvalidRequest("suffix", message)
+        _check_unicode(infill.after, "suffix")
+        before = self._encode_plain(infill.before, at_start=True)
+        after = self._merged(infill.after)  # it goes on: no space before it
+        ids = [markers[0], *before, markers[1], *after, markers[2]]
+        return self._with_bos(ids, add_bos, may_have_bos=False)
+
     def decode(
         self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False
     ) -> str:
@@ -224,6 +246,9 @@ class Tokenizer:
         _check_unicode(text)
         if self._wants_space(text, at_start):
             text = " " + text
+        return self._merged(text)
+
+    def _merged(self, text: str) -> list[int]:
         with native_faults(self._vocabulary.source, "the tokenizer failed on a text"):
             ids: list[int] = self._codec.encode(text, add_special_tokens=False).ids
         return ids
@@ -318,12 +343,12 @@ def _check_added(source: str, codec: Any, tokens: Sequence[tuple[int, str]]) -> 
             )
 
 
-def _check_unicode(text: str) -> None:
+def _check_unicode(text: str, field: str = "prompt") -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidRequest(
-            "prompt", f"character {error.start} is half of a surrogate pair, not valid Unicode"
+            field, f"character {error.start} is half of a surrogate pair, not valid Unicode"
         ) from None
 
 

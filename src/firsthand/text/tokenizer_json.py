@@ -34,6 +34,7 @@ from firsthand.text.vocabulary import (
     end_token_ids,
     is_byte_piece,
     is_plain_text,
+    named_infill_ids,
 )
 
 # 262,144 pieces with half a million merges take about 35 MB and two million commas and brackets.
@@ -227,7 +228,8 @@ def _special(
         add_bos = bos_id is not None and _first_special(content) == texts["bos_token"]
     if not isinstance(add_bos, bool):
         raise CheckpointError(source, "add_bos_token must be true or false")
-    return SpecialIds(bos_id, end_token_ids(frozenset(ends), added), add_bos, texts)
+    end_ids = end_token_ids(frozenset(ends), added)
+    return SpecialIds(bos_id, end_ids, add_bos, texts, named_infill_ids(added))
 
 
 def _end_ids(content: Mapping[str, Any], source: str, num_ids: int) -> set[int]:

@@ -35,6 +35,7 @@ TURN_END_TEXTS = frozenset(
         "<|end_of_text|>",
         "<|eot|>",
         "<|end_of_turn|>",
+        f"{WORD_MARK}<EOT>",  # CodeLlama's, after what was filled in
     )
 )
 TURN_BEGIN_TEXTS = frozenset(
@@ -49,6 +50,20 @@ TURN_BEGIN_TEXTS = frozenset(
         "<|begin_of_text|>",
     )
 )
+
+# What stands before the text so far, before what follows it, and before what belongs between.
+_INFILL_TEXTS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen2.5-Coder, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    (f"{WORD_MARK}<PRE>", f"{WORD_MARK}<SUF>", f"{WORD_MARK}<MID>"),  # CodeLlama
+    (
+        "<\uff5cfim\u2581begin\uff5c>",
+        "<\uff5cfim\u2581hole\uff5c>",
+        "<\uff5cfim\u2581end\uff5c>",
+    ),  # DeepSeek
+)
+_CONTROL_TEXTS = TURN_END_TEXTS.union(TURN_BEGIN_TEXTS, *_INFILL_TEXTS)
 
 
 class TokenKind(IntEnum):
@@ -92,13 +107,16 @@ class SpecialIds:
 
     `end_ids` is the union of what the tokenizer, config.json and generation_config.json name,
     and of the vocabulary's own end-of-turn markers: a model may end its turn with any of them.
-    `texts` is what templates know as `bos_token`, `eos_token`, …
+    `texts` is what templates know as `bos_token`, `eos_token`, …  `infill_ids`, if the vocabulary
+    has them, stand before the text so far, before what follows, and before what belongs between;
+    each is a control token.
     """
 
     bos_id: int | None
     end_ids: frozenset[int]
     add_bos: bool
     texts: Mapping[str, str]
+    infill_ids: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +155,9 @@ class Vocabulary:
 
 
 def added_token_kind(text: str, kind: TokenKind) -> TokenKind:
-    """The kind we go by: markers of turns are control tokens even where the file forgot it."""
-    if kind is TokenKind.USER_DEFINED and (text in TURN_END_TEXTS or text in TURN_BEGIN_TEXTS):
+    """The kind we go by: markers of turns and of gaps to be filled in are control tokens even where
+    the file forgot it."""
+    if kind is TokenKind.USER_DEFINED and text in _CONTROL_TEXTS:
         return TokenKind.CONTROL
     return kind
 
@@ -155,6 +174,15 @@ def is_plain_text(text: str, kind: TokenKind, *, byte_level: bool) -> bool:
 def end_token_ids(declared: frozenset[int], added: tuple[AddedToken, ...]) -> frozenset[int]:
     """The declared ids and the vocabulary's own end-of-turn markers."""
     return declared | {token.token_id for token in added if token.text in TURN_END_TEXTS}
+
+
+def named_infill_ids(added: tuple[AddedToken, ...]) -> tuple[int, int, int] | None:
+    """Of a vocabulary whose file names no role for them."""
+    ids = {token.text: token.token_id for token in added if token.is_control}
+    for before, after, gap in _INFILL_TEXTS:
+        if before in ids and after in ids and gap in ids:
+            return ids[before], ids[after], ids[gap]
+    return None
 
 
 def token_bytes_table(vocabulary: Vocabulary) -> list[bytes]:

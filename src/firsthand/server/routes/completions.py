@@ -39,6 +39,7 @@ from firsthand.server.routes.submitting import (
 from firsthand.server.sse import DONE, EventStreamResponse, event
 from firsthand.server.wire.base import options_of, tier_options
 from firsthand.server.wire.completions import OPENAI_MAX_TOKENS, CompletionBody, CompletionReply
+from firsthand.text.tokenizer import Infill
 from firsthand.values import dataclass
 
 COMPLETIONS = "/v1/completions"
@@ -82,6 +83,8 @@ def _check_contract(house: House, request: Request, body: CompletionBody) -> Non
     texts = [(place, text) for place, text in prompts if isinstance(text, str)]
     if len(texts) < len(prompts):
         house.contract.refuse_ids(request.scope, "prompt")
+    if body.suffix is not None:
+        texts.append(("suffix", body.suffix))
     house.contract.check_texts(request.scope, texts, ("max_tokens", body.max_tokens))
 
 
@@ -94,6 +97,9 @@ async def _prompts(service: Service, body: CompletionBody, options: Options) -> 
     cuts = body.truncate_prompt_tokens is not None
     limit = sys.maxsize if cuts else 0
     add_bos = False if body.add_special_tokens is False else None
+    if body.suffix is not None:
+        infills = _infills(body, body.suffix)
+        return [await service.tokenize(one, add_bos=add_bos) for one in infills]
     prompts = await read_prompts(service, body.prompt, "prompt", add_bos=add_bos, limit=limit)
     if not cuts:
         return prompts
@@ -102,6 +108,19 @@ async def _prompts(service: Service, body: CompletionBody, options: Options) -> 
         one if short is one else replace(short, text=None)
         for one, short in zip(prompts, shorter, strict=True)
     ]
+
+
+def _infills(body: CompletionBody, suffix: str) -> list[Infill]:
+    """Raises InvalidRequest for what has no meaning where the answer belongs between two texts."""
+    given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    texts = [one for one in given if isinstance(one, str)]
+    if len(texts) < len(given):
+        raise InvalidRequest("suffix", "goes with a prompt that is text, not token ids")
+    if body.echo:
+        raise InvalidRequest("echo", "must be false with suffix: the answer follows no text")
+    if body.truncate_prompt_tokens is not None:
+        raise InvalidRequest("truncate_prompt_tokens", "must be absent with suffix")
+    return [Infill(text, suffix) for text in texts]
 
 
 async def read_prompts(

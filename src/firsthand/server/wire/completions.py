@@ -52,14 +52,15 @@ PromptInput = Annotated[
 
 
 class CompletionBody(Sampling, Ignored):
-    """`max_tokens` 0 is for the log-probabilities of the prompt alone."""
+    """`max_tokens` 0 is for the log-probabilities of the prompt alone. `suffix` is what follows the
+    text that is wanted."""
 
     prompt: PromptInput
     max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
-    suffix: Essential = None
+    suffix: str | None = None
     response_format: Essential = None
 
 
