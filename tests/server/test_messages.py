@@ -107,6 +107,7 @@ def test_thinking_and_calls_and_their_results(server: Guarded, client: Any) -> N
         ({"type": "any"}, True),
         ({"type": "tool", "name": "ping"}, True),
         ({"type": "auto", "disable_parallel_tool_use": True}, True),
+        ({"type": "auto", "disable_parallel_tool_use": False}, False),
         ({"type": "none"}, False),
     ],
 )
@@ -116,6 +117,22 @@ def test_a_choice_of_tools(
     server.service.template = QWEN
     client.messages.create(**asked(tools=[TOOL, PING], tool_choice=choice))
     assert ("grammar" in server.service.options[-1]) is has_grammar
+
+
+def test_what_a_call_was_given_stands_in_the_prompt_as_it_was_written(
+    server: Guarded, client: Any
+) -> None:
+    server.service.template = QWEN
+    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "北京"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "晴"}
+    told: list[Any] = [
+        *HELLO,
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    client.messages.create(**asked(tools=[TOOL], messages=told))
+    (made,) = server.service.rendered[-1][0][1]["tool_calls"]
+    assert "北京" in str(made["function"]["arguments"])
 
 
 @pytest.mark.parametrize(

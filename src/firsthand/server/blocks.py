@@ -86,7 +86,10 @@ def _answered(message: AssistantTurn) -> dict[str, Any]:
             {
                 "id": one.id,
                 "type": "function",
-                "function": {"name": one.name, "arguments": json.dumps(one.input)},
+                "function": {
+                    "name": one.name,
+                    "arguments": json.dumps(one.input, ensure_ascii=False),
+                },
             }
             for one in calls
         ]
@@ -111,7 +114,8 @@ def tool_fields(body: CountBody) -> ToolFields:
     ]
     if choice is None:
         return ToolFields(tools, None, None)
-    parallel = None if choice.disable_parallel_tool_use is None else False
+    one_at_most = choice.disable_parallel_tool_use
+    parallel = None if one_at_most is None else not one_at_most
     if choice.type == "tool":
         return ToolFields(tools, {"function": {"name": choice.name or ""}}, None)
     return ToolFields(tools, CHOICES[choice.type], parallel)
