@@ -105,4 +105,7 @@ class SqliteQueue:
             self._connection.executemany(statement, values)
 
     def close(self) -> None:
-        self._connection.close()
+        """Not while another thread has a statement under way: SQLite would be pulled from under it,
+        and the process end."""
+        with self._lock:
+            self._connection.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,24 @@ def _sqlite(path: Path, query: str, key: str, given: tuple[Any, ...]) -> Rows:
         connection.close()
         raise SourceRefused("query", str(error)) from error
     columns = tuple(one[0] for one in cursor.description)
-    return Rows(columns, iter(cursor), connection.close, (sqlite3.Error,))
+    lock = threading.Lock()
+
+    def rows() -> Iterator[Sequence[Any]]:
+        while True:
+            with lock:
+                row = cursor.fetchone()
+            if row is None:
+                return
+            yield row
+
+    def close() -> None:
+        """A row that another thread is looking for is given up first; closed under it, the process
+        would end."""
+        connection.interrupt()
+        with lock:
+            connection.close()
+
+    return Rows(columns, rows(), close, (sqlite3.Error,))
 
 
 def _compared(connection: Any, query: str, key: str) -> str:
