@@ -113,7 +113,7 @@ def check_says(server: Server, release: Release) -> None:
     assert len(series) == 1
     assert f'manifest="{release.manifest_sha256}"' in series[0]
     checks = httpx.get(server.url + "/readyz?verbose=1").json()["checks"]
-    assert {name for name in checks if name.startswith(("engine", "golden"))} == {
+    assert {name for name in checks if name.startswith(("engine:", "golden"))} == {
         "engine:micro",
         "golden_tokens:micro",
     }

@@ -322,7 +322,6 @@ class Service:
         include_stop_string: bool = False,
     ) -> AsyncTextStream:
         """Hand a request over; nothing waits. The keys of `options` are those of `Options`.
-
         `include_stop_string`: what ends the text, a stop string or a token by its id, is part of
         it. Raises InvalidRequest or ContextLengthExceeded (the field is named), CapacityExceeded
         (`max_requests`), EngineUnavailable (no engine now).
