@@ -23,6 +23,7 @@ function* ids(runs) {
   for (const [first, count] of runs) for (let at = 0; at < count; at += 1) yield first + at;
 }
 
+/** Who has each block: block → requests. */
 export function ownersOf(picture) {
   const owners = new Map();
   for (const row of picture.running) {

@@ -91,6 +91,7 @@ export class Chat {
     }
   }
 
+  /** A question at the head, and its answer. */
   ask(content, parent = this.conversation.head) {
     if (this.stopping) return false;
     const body = this.body();
@@ -162,7 +163,7 @@ export class Chat {
       this.follow();
       if (performance.now() - saved_ms > SAVE_MS) {
         saved_ms = performance.now();
-        this.history.save(this.conversation); // a page loaded again finds what there was
+        this.history.save(this.conversation); // a page that is loaded again finds what there was
       }
     }
     if (!answer.finish) throw new Refusal(200, { message: text("cut_off") }, answer.requestId, null);

@@ -52,6 +52,7 @@ function attribute(node, name, key, values) {
   node.setAttribute(name, text(key, values));
 }
 
+/** All texts under a node again, in the language of now. */
 export function retell(root) {
   const worded = "[data-t],[data-tlabel],[data-ttitle],[data-tplaceholder]";
   for (const node of root.querySelectorAll(worded)) {
@@ -80,6 +81,7 @@ export function sign(mark, key, call, more = {}) {
   return made("button.sign", { type: "button", label: key, hint: key, on: { click: call }, ...more }, mark);
 }
 
+/** A field with its name above it. */
 export function field(key, control, hintKey) {
   const hint = hintKey ? made("small", { t: hintKey }) : null;
   return made("label.field", {}, made("span", { t: key }), control, hint);
@@ -109,6 +111,7 @@ export function panel(key, ...content) {
   return made("section.panel", { aria: { labelledby: id } }, head, made("p.about", { t: `${key}_about` }), content);
 }
 
+/** Copy, and say that it was done. */
 export async function copied(content) {
   try {
     await navigator.clipboard.writeText(content);

@@ -147,6 +147,7 @@ function paceControls() {
   return { node, update };
 }
 
+/** The small engine beside the chat. */
 export function engineRail() {
   const tiles = new Tiles(["running", "waiting", "rate", "blocks"]);
   const timeline = new Timeline({ height: 150, window_s: 12, names: false });

@@ -35,6 +35,7 @@ function check(one) {
   return made("li", {}, mark, show(made("b"), one.name), show(made("span"), one.detail));
 }
 
+/** How busy a card is, what is taken of its memory, what it draws. */
 function gpu(one) {
   const values = { busy: percent(one.busy), used: bytes(one.used_bytes), whole: bytes(one.num_bytes), watts: one.watts === null ? "–" : number(one.watts) };
   return made("li", {}, show(made("b"), `GPU ${one.gpu}`), made("span", { t: "gpu_is", values }));

@@ -19,6 +19,7 @@ export function colours(node) {
   return { kinds: KINDS.map(one), ink: one("ink"), faint: one("faint"), line: one("line"), mark: one("accent"), paper: one("paper") };
 }
 
+/** Call when light becomes dark, or the other way. */
 export const themed = (call) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", call);
 
 /** A canvas as sharp as the screen is. Its context, in CSS pixels. */
@@ -75,6 +76,7 @@ export class Timeline {
     requestAnimationFrame(() => this.frame());
   }
 
+  /** Those that have something in the window, the oldest first. */
   rows(from_s) {
     const found = [...this.model.lanes.values()].filter((lane) => lane.ended_s === null || lane.ended_s > from_s);
     return found.sort((a, b) => a.arrived_s - b.arrived_s || a.order - b.order);

@@ -62,6 +62,7 @@ export class Message {
     return made("div.calls", {}, made("p", { t: "calls_tools" }), cards, give);
   }
 
+  /** It grows no more. */
   end() {
     this.draw();
     const { message } = this;
@@ -112,6 +113,7 @@ export class Message {
   }
 }
 
+/** The request for a shell. */
 export function asCurl(body) {
   const quoted = JSON.stringify({ ...body, stream: true }).replaceAll("'", "'\\''");
   const secret = key.get() ? ' \\\n  -H "Authorization: Bearer $FIRSTHAND_API_KEY"' : "";
@@ -126,6 +128,7 @@ function python(value) {
   return `{${Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${python(one)}`).join(", ")}}`;
 }
 
+/** The same for the official client. */
 export function asPython(body) {
   const { messages, model, stream, stream_options, firsthand_timings, top_k, priority, ...rest } = body;
   const extra = Object.fromEntries(Object.entries({ top_k, priority }).filter(([, value]) => value !== undefined));

@@ -12,6 +12,7 @@ import { ms, number, text } from "./texts.js";
 const MOST = 64;
 const SEED = 20260;
 
+/** The ids of a prompt as the chat would have them. */
 async function tokenized(prompt, signal) {
   const body = { model: model()?.name, messages: [{ role: "user", content: prompt }] };
   return (await askJson("v1/chat/completions/render", { body, signal })).token_ids;
