@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from firsthand.cluster.autoscaling.readings import figures
-from firsthand.cluster.closed import REPORTS
 from firsthand.config import child_environment
 
 pytest.importorskip("ray")
@@ -75,7 +74,7 @@ def test_ray_adds_when_something_waits_hears_who_is_silent_and_drains_who_leaves
                 str(Path(__file__).with_name("scaled_on_ray.py")),
                 folder,
             ],
-            env=child_environment({**REPORTS, "RAY_USAGE_STATS_ENABLED": "0"}),
+            env=child_environment({"RAY_USAGE_STATS_ENABLED": "0"}),
             capture_output=True,
             text=True,
             timeout=300,

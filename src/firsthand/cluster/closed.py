@@ -30,14 +30,6 @@ VERBS = ("GET", "POST", "PUT", "DELETE")
 REPLICA_CALL = "/ray.serve.ASGIService/HandleRequest"
 GCS_CALL = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 
-# Replicas and doors tell Ray's controller every two seconds what they have, for autoscaling; Ray's
-# default is ten.
-REPORT_EVERY_S = 2.0
-REPORTS = {
-    f"RAY_SERVE_{who}_AUTOSCALING_METRIC_PUSH_INTERVAL_S": f"{REPORT_EVERY_S:g}"
-    for who in ("REPLICA", "HANDLE")
-}
-
 # Of Ray and Ray Serve: tokens; no reports to its makers; its log goes to its own files; requests go
 # out on the loop that serves them, and come in on the one that runs the engine, which spares two
 # changes of thread for each. Replicas are no background work: without niceness. Whoever is
@@ -49,7 +41,6 @@ VARIABLES = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",
-    **REPORTS,
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "grpc_proxy": "",
 }

@@ -22,9 +22,9 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingP
 from firsthand.cluster.autoscaling.limits import Limits
 from firsthand.cluster.autoscaling.policy import State, decide
 from firsthand.cluster.autoscaling.readings import NAMES, PREFIX, Report, readings_of, report_of
-from firsthand.cluster.closed import REPORT_EVERY_S
 
 MEMORY = "firsthand"
+REPORT_EVERY_S = 2.0  # of replicas and doors, to Ray's controller; its default is ten
 LOOK_BACK_S = 5.0  # Ray's, who takes a reading five times in it, and sends what it has less often
 
 
@@ -34,7 +34,7 @@ def autoscaling_config(limits: Limits) -> AutoscalingConfig:
         policy_function=f"{__name__}:{ReplicaScaling.__name__}", policy_kwargs=asdict(limits)
     )
     with warnings.catch_warnings():
-        # Ray warns that variables will replace the interval (`closed.REPORTS`); it reads none yet.
+        # Ray warns that variables will replace the interval; 2.60 reads none of them yet.
         warnings.simplefilter("ignore", DeprecationWarning)
         return AutoscalingConfig(
             min_replicas=limits.min_replicas,

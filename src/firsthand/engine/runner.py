@@ -53,6 +53,7 @@ class ModelRunner:
         speculation: Speculation | None = None,
     ) -> None:
         self._executor = executor
+        self._picks = executor if isinstance(executor, PicksBest) else None
         self._store = store
         self._vocab_size = vocab_size
         self._sample = sample
@@ -86,8 +87,8 @@ class ModelRunner:
             drawing = [(piece.sequence_id, piece.draw) for piece in plan.slices if piece.draw]
         batch = self._batcher.batch(plan)
         started_s = self._clock()
-        if isinstance(self._executor, PicksBest) and _is_picked(plan, drawing):
-            picked = self._pick(self._executor, batch, drawing)
+        if self._picks is not None and _is_picked(plan, drawing):
+            picked = self._pick(self._picks, batch, drawing)
             if picked is not None:
                 return picked
         logits = self._executor.run(batch, self._store)

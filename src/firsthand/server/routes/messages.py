@@ -27,6 +27,7 @@ from firsthand.server.answers import Answers, unless_gone
 from firsthand.server.asides import note_ignored, note_said
 from firsthand.server.blocks import Blocks, messages_of, stop_of, text_of, tool_fields
 from firsthand.server.forms import Form, form_of, set_grammar, told_messages, tool_use
+from firsthand.server.guard.refusal import BLOCKS
 from firsthand.server.house import House
 from firsthand.server.openapi import described
 from firsthand.server.routes.answering import Draft, Wish, answered
@@ -50,8 +51,8 @@ from firsthand.server.wire.messages import (
 from firsthand.text.effort import Effort
 from firsthand.text.tools import ToolUse
 
-MESSAGES = "/v1/messages"
-COUNT = "/v1/messages/count_tokens"
+MESSAGES = BLOCKS
+COUNT = f"{BLOCKS}/count_tokens"
 BETA = ("beta",)  # in the query of a client that may ask for more
 _NAMES = {"prompt": "messages", "stop": "stop_sequences"}
 
